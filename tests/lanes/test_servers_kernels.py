@@ -139,6 +139,15 @@ def test_the_variable_of_a_last_loop_can_be_cast_though_rows_run_different_round
     assert report.played
 
 
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_constant_of_the_module_and_a_tensor_make_a_tensor(alone: bool) -> None:
+    x, out = torch.arange(8.0), torch.zeros(8)
+    with lanes() as report:
+        servers.by_constant_of_the_module[(1,)](x, out, ALONE=alone)
+    assert out.tolist() == [0.0] * 4 + [7.0, 6.0, 5.0, 4.0]
+    assert bool(report.fallbacks) == alone
+
+
 def brain_floats(count: int, seed: int) -> torch.Tensor:
     """Numbers of either sign, most of them of the size of 1."""
     generator = torch.Generator().manual_seed(seed)

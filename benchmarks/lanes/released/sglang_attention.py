@@ -235,3 +235,40 @@ def norm_and_rope_of_q_and_k(m: Any) -> None:
         halves(3, 2 * 2 * 16), halves(3, 16), halves(16), halves(16) + 1, floats(32, 8),
         longs(4, 0, 31), 1e-6, 2, 1, 16, 8,
     )  # fmt: skip
+
+
+@row(f"{_DSA}.triton_sparse_mla", unequal="products of bfloat16")
+def sparse_latent_attention(m: Any) -> None:
+    chosen = below(40, 3, 128) - 1
+    m.triton_sparse_mla_fwd(
+        floats(3, 16, 512).bfloat16(), floats(3, 16, 64).bfloat16(), floats(64, 1, 576).bfloat16(),
+        chosen.view(3, 1, 128), 0.1,
+    )  # fmt: skip
+
+
+@row("kernels.ops.attention.minimax_sparse.decode.flash_with_topk_idx")
+def decode_that_scores_blocks(m: Any) -> None:
+    m.flash_decode_with_topk_idx(
+        halves(3, 4, 64), None, halves(600, 1, 64), halves(600, 1, 64) * 2,
+        slots(4, 128, first=0), ints(100, 5, 128), 128, longs(2, 0, 3), 16, 4, 1, 1,
+    )  # fmt: skip
+
+
+@row(_DECODE, unequal="arithmetic on bfloat16")
+def decode_in_bfloat16(m: Any) -> None:
+    k, v = floats(64, 2, 16).bfloat16(), floats(64, 2, 16).bfloat16() * 2
+    for heads in (2, 4):
+        m.decode_attention_fwd(
+            floats(3, heads, 16).bfloat16(), k, v, zeros(3, heads, 16).bfloat16(),
+            starts(37, 1, 12), slots(50, first=0), zeros(3, heads, 2, 16), zeros(3, heads, 2),
+            ints(2, 1, 2), 2, 0.3, 1.0, 1.0,
+        )  # fmt: skip
+
+
+@row(_EXTEND, unequal="arithmetic on bfloat16")
+def extend_in_bfloat16(m: Any) -> None:
+    m.extend_attention_fwd(
+        floats(9, 4, 16).bfloat16(), floats(9, 2, 16).bfloat16(), floats(9, 2, 16).bfloat16(),
+        zeros(9, 4, 16).bfloat16(), floats(32, 2, 16).bfloat16(), floats(32, 2, 16).bfloat16(),
+        starts(3, 4, 2), starts(5, 0, 9), slots(14, dtype=LONG), None, True, None, 4, 1.0, 1.0,
+    )  # fmt: skip

@@ -202,3 +202,25 @@ def product_of_blocks_in_int8(m: Any) -> None:
         below(99, 5, 256, dtype=torch.int8), below(99, 128, 256, dtype=torch.int8),
         floats(5, 2).abs(), floats(1, 2).abs(), [128, 128], torch.float16,
     )  # fmt: skip
+
+
+@row(*_FUSED)
+def experts_in_fp8(m: Any, small: Any) -> None:
+    weights, scales = floats(4, 32, 64).to(E4M3), (None, floats(4).abs())
+    m.scaled_fp8_quant = lambda x, scale, **_: (x.to(E4M3), torch.ones(1))  # a compiled operator
+    _experts(m, small, halves(5, 64), weights, "use_fp8_w8a8", scales=scales)
+
+
+@row(*_FUSED, unequal="products of bfloat16")
+def experts_in_bfloat16(m: Any, small: Any) -> None:
+    weights = (floats(4, 32, 64) * 0.1).bfloat16()
+    _experts(m, small, floats(5, 64).bfloat16(), weights, "")
+
+
+@row(f"{_QUANT}.mxfp8_quant", f"{_QUANT}.fp4_indexer_quant", f"{_QUANT}.dsa_quant_k_cache",
+     unequal="arithmetic on bfloat16")  # fmt: skip
+def quantisation_of_small_blocks(mxfp8: Any, fp4: Any, dsa: Any) -> None:
+    mxfp8.to_mxfp8(floats(3, 128).bfloat16())
+    fp4.quantize_fp4_indexer_tensor(floats(3, 128).bfloat16())
+    dsa.quantize_k_cache(floats(2, 64, 1, 576).bfloat16())
+    dsa.quantize_k_cache_separate(floats(3, 512).bfloat16(), floats(3, 64).bfloat16())

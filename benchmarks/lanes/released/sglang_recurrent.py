@@ -247,3 +247,25 @@ def states_of_accepted_drafts(m: Any) -> None:
     m.track_mamba_states_all_layers(
         floats(2, 6, 8, 3), floats(2, 6, 4, 8), longs(5, 2, 0), below(2, 3).bool(), longs(1, 3, 4), 3
     )
+
+
+@row(f"{_MAMBA}.triton_ops.mamba_ssm")
+def mamba_decode_that_rounds_at_random(m: Any) -> None:
+    m.selective_state_update(
+        halves(4, 4, 16, 16), halves(3, 4, 16), halves(3, 4, 1).expand(3, 4, 16),
+        -floats(4, 1, 1).abs().expand(4, 16, 16), halves(3, 2, 16), halves(3, 2, 16),
+        D=floats(4, 1).expand(4, 16), z=halves(3, 4, 16), dt_bias=floats(4, 1).expand(4, 16),
+        dt_softplus=True, state_batch_indices=ints(2, -1, 0), out=zeros(3, 4, 16).half(),
+        enable_stochastic_rounding=True, cache_philox_rounds=4,
+    )  # fmt: skip
+
+
+@row(f"{_LINEAR}.fused_sigmoid_gating_recurrent", unequal="arithmetic on bfloat16")
+def gates_and_delta_rule_as_on_blackwell(m: Any) -> None:
+    q, k, v = (each.bfloat16() for each in _qkv(3, 2, 4))
+    m.fused_sigmoid_gating_delta_rule_update(
+        floats(4), halves(3, 4 * 16).bfloat16(), floats(4 * 16), 1.0, 20.0, q, k, v,
+        halves(3, 4).bfloat16(),
+        floats(4, 4, 16, 16).bfloat16(), ints(2, -1, 0), use_qk_l2norm_in_kernel=True,
+        cu_seqlens=starts(1, 1, 1, dtype=LONG), is_kda=True, match_cutedsl_decode=True,
+    )  # fmt: skip

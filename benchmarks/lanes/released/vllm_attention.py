@@ -201,3 +201,27 @@ def top_k_and_top_p(m: Any) -> None:
 @row("v1.sample.ops.topk_topp_triton")
 def top_p_in_splits(m: Any) -> None:
     m._apply_topp_split(floats(2, 9000), ints(500, 9000), floats(2).sigmoid(), float("-inf"), 132)
+
+
+@row(f"{_OPS}.triton_unified_attention", unequal="arithmetic on bfloat16")
+def unified_attention_in_bfloat16(m: Any) -> None:
+    queries, lens = (5, 1, 3), (70, 1, 40)
+    m.unified_attention(
+        floats(9, 4, 32).bfloat16(), floats(20, 16, 2, 32).bfloat16(),
+        floats(20, 16, 2, 32).bfloat16(), zeros(9, 4, 32).bfloat16(), starts(*queries), 5,
+        ints(*lens), 70, 0.2, True, (-1, -1), pages_of(3, 6), 0.0, None, torch.ones(1),
+        torch.ones(1),
+    )  # fmt: skip
+
+
+@row("v1.worker.gpu.spec_decode.ngram.speculator")
+def drafts_of_ngrams(m: Any) -> None:
+    tokens, rows, lens = below(5, 4, 64), ints(2, 0, 3), ints(30, 9, 50, 64)
+    sampled, scratch = ints(1, 1, 1), zeros(4, 8, dtype=LONG)
+    m._ngram_scan_kernel[(3, 4)](
+        tokens, 64, rows, lens, sampled, scratch, scratch.stride(0), 64, 2, 4, 4, 16
+    )
+    m._ngram_finalize_kernel[(3,)](
+        tokens, 64, rows, lens, sampled, longs(1, 2, 3, 4), scratch, scratch.stride(0), blank(4, 3),
+        64, 4, 3, 4, 4,
+    )  # fmt: skip

@@ -266,3 +266,27 @@ def adapters(shrink: Any, expand: Any) -> None:
         low, [halves(3, 48, 16)], zeros(6, 48).half(), *meta, ints(0), torch.tensor([3]),
         add_inputs=True,
     )  # fmt: skip
+
+
+@row(f"{_MAMBA}.mamba_ssm")
+def mamba_decode_that_rounds_at_random(m: Any) -> None:
+    m.selective_state_update(
+        halves(4, 4, 16, 16), halves(3, 4, 16), halves(3, 4, 1).expand(3, 4, 16),
+        -floats(4, 1, 1).abs().expand(4, 16, 16), halves(3, 2, 16), halves(3, 2, 16),
+        floats(4, 1).expand(4, 16), floats(4, 1).expand(4, 16), dt_softplus=True,
+        state_batch_indices=ints(2, 0, 1), out=zeros(3, 4, 16).half(),
+        enable_stochastic_rounding=True, cache_philox_rounds=4,
+    )  # fmt: skip
+
+
+@row(f"{_MOE}.fused_moe", unequal="products of bfloat16")
+def experts_in_bfloat16(m: Any) -> None:
+    import triton.language as tl
+
+    ids = torch.full((96,), 10, dtype=torch.int32)
+    ids[:3], ids[16:20], ids[32:35] = ints(0, 3, 6), ints(1, 2, 4, 8), ints(5, 7, 9)
+    m.invoke_fused_moe_triton_kernel(
+        floats(5, 64).bfloat16(), floats(4, 32, 64).bfloat16(), zeros(5, 2, 32).bfloat16(), None,
+        None, floats(5, 2).softmax(-1), ids, ints(0, 1, 2, -1, -1, -1), ints(48), True, 2, _CONFIG,
+        tl.bfloat16, False, False, False, False, False,
+    )  # fmt: skip
