@@ -1,4 +1,4 @@
-"""Constants of a module beside tensors, as in `WIDTH + tl.arange(0, 8)` with a `tl.constexpr` WIDTH.
+"""Constants of a module beside tensors, as in `WIDTH + places` where WIDTH is a `tl.constexpr`.
 
 As compiled, a tensor comes out. The interpreter makes a constant of that tensor, which cannot be
 indexed.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -19,10 +20,16 @@ from fuzzgraph.targets.offline.cuda_on_cpu import (
 )
 from fuzzgraph.targets.offline.patching import replaced_names
 from fuzzgraph.targets.offline.stub import Stub
+from fuzzgraph.targets.packages import companions_of
 
 VERSIONS = {"sglang": "0.5.23", "vllm": "0.33.0"}
 Capability = tuple[int, int]
 Import = Callable[[str], Any]
+
+
+def companions(engine: str) -> bool:
+    """Whether what the engine imports is installed."""
+    return all(find_spec(name) for name in companions_of(engine))
 
 
 @contextmanager

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from released.row import beside
 
 from fuzzgraph.lanes.hook import ExecutorHook, stock_launch
 from fuzzgraph.lanes.switch import Lanes
+from released.row import beside
 
 RUNS = 3
 """Over lanes: the first one is Python's and is recorded, later ones play the record back."""

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
+
 from released.device import Capability, Import, claims_cuda, device
 from released.launches import Judge, Launch, told
 from released.row import Row, beside

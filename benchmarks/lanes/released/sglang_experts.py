@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from released.row import E4M3, LONG, Table, below, blank, floats, halves, ints, starts, zeros
+
+from released.row import E4M3, Table, below, blank, floats, halves, ints, zeros
 
 row = Table("sglang")
 _MOE = "kernels.ops.moe"
@@ -133,9 +134,7 @@ def activations_are_quantised_by_expert(m: Any) -> None:
 
 @row(_EP)
 def activations_by_expert(m: Any) -> None:
-    m.silu_and_mul_masked_fwd(
-        floats(2, 8, 512).bfloat16(), zeros(2, 8, 256).bfloat16(), ints(3, 8)
-    )
+    m.silu_and_mul_masked_fwd(floats(2, 8, 512).bfloat16(), zeros(2, 8, 256).bfloat16(), ints(3, 8))
 
 
 @row(_EP)

@@ -5,7 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from released.row import LONG, Table, below, blank, floats, halves, ints, longs, slots, starts, zeros
+
+from released.row import (
+    LONG,
+    Table,
+    below,
+    blank,
+    floats,
+    halves,
+    ints,
+    longs,
+    slots,
+    starts,
+    zeros,
+)
 
 row = Table("sglang")
 _LORA = "kernels.ops.lora.dense"
@@ -70,8 +83,8 @@ def norms(fp32: Any, fused: Any, gemma: Any) -> None:
 def rotary_of_images(plain: Any, fused: Any) -> None:
     plain.apply_interleaved_rope_triton(halves(3, 5, 24), [8, 8, 8])
     fused.triton_mrope_fused(
-        halves(3, 2 * 32), halves(3, 32), floats(32, 32), below(32, 3, 3, dtype=LONG), [8, 4, 4], 32,
-        32, False, False, True, None,
+        halves(3, 2 * 32), halves(3, 32), floats(32, 32), below(32, 3, 3, dtype=LONG), [8, 4, 4],
+        32, 32, False, False, True, None,
     )  # fmt: skip
 
 

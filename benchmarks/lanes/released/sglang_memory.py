@@ -5,7 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from released.row import LONG, Table, below, blank, floats, halves, ints, longs, reached, slots, starts, zeros
+
+from released.row import (
+    LONG,
+    Table,
+    below,
+    blank,
+    floats,
+    halves,
+    ints,
+    longs,
+    reached,
+    slots,
+    zeros,
+)
 
 row = Table("sglang")
 _KV = "kernels.ops.kvcache"
@@ -75,9 +88,7 @@ def kv_of_all_layers_is_moved(m: Any) -> None:
 @row(f"{_KV}.dsa_index_k_cache")
 def keys_of_the_index_are_read(m: Any) -> None:
     buffer = below(250, 4, 64 * 132, dtype=torch.uint8)
-    m._get_k_and_s_triton(
-        buffer, pages_of_two(), ints(100, 20), 120, 100, 64, 128
-    )
+    m._get_k_and_s_triton(buffer, pages_of_two(), ints(100, 20), 120, 100, 64, 128)
 
 
 def pages_of_two() -> torch.Tensor:

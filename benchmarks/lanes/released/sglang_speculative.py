@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from released.row import LONG, Table, below, blank, floats, ints, longs, slots, starts, zeros
+
+from released.row import LONG, Table, below, blank, floats, ints, longs, slots, zeros
 
 row = Table("sglang")
 _SPEC = "kernels.ops.speculative"
@@ -95,8 +96,8 @@ def what_a_verify_leaves(m: Any) -> None:
 @row(f"{_SPEC}.eagle")
 def chains_of_drafts(m: Any) -> None:
     m.build_chain_tree(
-        below(99, 3, dtype=LONG), below(99, 3, 3, dtype=LONG), longs(9, 4, 17), None, longs(2, 0, 3),
-        slots(4, 24), True,
+        below(99, 3, dtype=LONG), below(99, 3, 3, dtype=LONG), longs(9, 4, 17), None,
+        longs(2, 0, 3), slots(4, 24), True,
     )  # fmt: skip
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+
 from released.row import (
     LONG,
     Table,
     below,
     blank,
     floats,
-    halves,
     ints,
     longs,
     pages_of,
@@ -48,9 +48,7 @@ def slots_are_found(m: Any) -> None:
 def inputs_of_a_step(m: Any) -> None:
     rows, starting, computed = ints(2, 0, 3), starts(3, 1, 2), ints(4, 0, 9, 2)
     ids, tokens, lens = blank(16), below(99, 4, 24), blank(4)
-    m.prepare_prefill_inputs(
-        ids, blank(1, 4), rows, starting, tokens, ints(7, 9, 12, 8), computed
-    )
+    m.prepare_prefill_inputs(ids, blank(1, 4), rows, starting, tokens, ints(7, 9, 12, 8), computed)
     m.prepare_pos_seq_lens(rows, starting, computed, zeros(16, dtype=LONG), lens)
     m.combine_sampled_and_draft_tokens(
         ids, rows, longs(5, 6, 7, 8).view(4, 1), starting, lens, ints(7, 9, 2, 3), below(99, 4, 2),
@@ -96,9 +94,7 @@ def penalties_of_tokens(min_p: Any, penalties: Any) -> None:
     rows = ints(1, 0, 2)
     min_p.apply_min_p(floats(3, 3000), rows, floats(3).sigmoid())
     mask, counts = blank(3, 96), blank(3, 3000)
-    penalties.bincount(
-        rows, below(3000, 3, 24), ints(9, 3, 12), ints(12, 3, 20), mask, counts, 20
-    )
+    penalties.bincount(rows, below(3000, 3, 24), ints(9, 3, 12), ints(12, 3, 20), mask, counts, 20)
     penalties.apply_penalties(
         floats(3, 3000), rows, below(3000, 3), blank(3), floats(3).abs() + 1, floats(3), floats(3),
         mask, counts,
@@ -134,7 +130,7 @@ def masks_of_a_grammar(m: Any) -> None:
     m._apply_grammar_bitmask_kernel[(2, 1)](
         floats(3, 70), 70, ints(2, 0), starts(1, 1, 1), below(2**31, 2, 3), 3, 70, MASK_STRIDE=1,
         BLOCK_SIZE=8192,
-    )
+    )  # fmt: skip
 
 
 @row(f"{_GPU}.spec_decode.rejection_sampler_utils")
