@@ -29,6 +29,7 @@ import numpy as np
 import torch
 import triton
 from overrun import arguments, kv_indices
+from released_kernels import released_section
 from subjects import decode, indices, kv_writer, random_launches, test_kernels
 from timing import Measured, measure
 
@@ -229,6 +230,7 @@ def _sections(options: argparse.Namespace) -> Iterator[list[str]]:
     yield decode_section(options.rounds)
     yield writer_section(options.rounds)
     yield release_section()
+    yield released_section()
     yield test_section(options.rounds)
     if options.sweep:
         yield sweep_section(options.sweep)

@@ -19,6 +19,18 @@ Array = npt.NDArray[Any]
 SHIFTS: Mapping[int, np.uint64] = {1 << n: np.uint64(n) for n in range(4)}
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Added:
+    """What one atomic addition of floats did."""
+
+    amounts: Array
+    """[n], in the order of execution."""
+    before: Array
+    """[n], what was there."""
+    again: Callable[[Array, Array, Array, Array], None]
+    """Puts content at addresses, then adds amounts at addresses, one after the other."""
+
+
 @dataclass(slots=True, eq=False)
 class Event:
     """One executed load, store or atomic of a group of lanes."""
@@ -42,6 +54,8 @@ class Event:
     """[n], what a plain store wrote, as unsigned integers."""
     now: Callable[[], Array] | None = None
     """Returns [n], what is there now; None where that is not looked up."""
+    added: Added | None = None
+    """What atomics added whose order changes the sum by a rounding, so that they can run again."""
 
     @property
     def low(self) -> int:

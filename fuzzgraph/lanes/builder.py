@@ -18,6 +18,7 @@ import triton.language as tl
 from triton._C.libtriton import interpreter
 from triton.runtime.interpreter import TensorHandle, _convert_float
 
+from fuzzgraph.lanes.access_log import Added
 from fuzzgraph.lanes.blocks import LaneBlockPointer, LaneDescriptor
 from fuzzgraph.lanes.checked import CheckedBuilder, as_mask
 from fuzzgraph.lanes.compat import DESCRIPTOR_HINTS, as_one_bit
@@ -225,18 +226,30 @@ class LaneBuilder(CheckedBuilder):
     ) -> Any:
         operation = self.ir_rmw_op_to_interpreter_rmw_op[rmwOp]
         way = self.ir_sem_to_interpreter_sem[sem]
-        places, values = self._each(ptr.data), self._each(val.data)
+        places, values, memory = self._each(ptr.data), self._each(val.data), self.memory
 
         def run(on: Array) -> Array:
             found: Array = interpreter.atomic_rmw(operation, places, values, on, way)
             return found
 
+        def again(at: Array, content: Array, places: Array, amounts: Array) -> None:
+            memory.bounds.put(at, content, np.ones(at.shape, np.bool_))
+            interpreter.atomic_rmw(operation, places, amounts, np.ones(places.shape, np.bool_), way)
+
         free = rmwOp.name in _ORDER_FREE and values.dtype.kind in "iu"
         on = self._each(as_mask(mask))
-        return self._atomic(rmwOp.name, free, ptr, val, on, run)
+        adds = again if rmwOp.name == "FADD" else None
+        return self._atomic(rmwOp.name, free, ptr, val, on, run, adds)
 
     def _atomic(
-        self, name: str, free: bool, ptr: Any, val: Any, on: Array, run: Callable[[Array], Array]
+        self,
+        name: str,
+        free: bool,
+        ptr: Any,
+        val: Any,
+        on: Array,
+        run: Callable[[Array], Array],
+        again: Any = None,
     ) -> Any:
         """An atomic of every lane, in the order of the programs; undone with its group."""
         # The order of these calls matters: mark the group as one that has written, check, log,
@@ -250,6 +263,8 @@ class LaneBuilder(CheckedBuilder):
         event = memory.log_atomic(view, places, reachable, size, name, free)
         memory._save(places, reachable, val.data.dtype)
         data = run(reachable)
+        if again is not None and event is not None:
+            event.added = Added(self._each(val.data)[reachable], data[reachable], again)
 
         # A kernel that looks at the old values depends on the order of the programs. One that
         # ignores them does not, if the operation is free of order.

@@ -56,9 +56,9 @@ def lane_range(first: Any, second: Any = None, step: Any = None, **kwargs: Any) 
     frame = sys._getframe(1)
     tail = bool(_KERNEL) and is_tail(frame, _KERNEL[-1])
     found = _range(start, stop, 1 if step is None else step, tail)
-    if isinstance(found, builtins.range):
-        return with_casts(found, frame)
-    return found if recorder() is None else _each_of(found)
+    if not isinstance(found, builtins.range) and recorder() is not None:
+        found = _each_of(found)
+    return with_casts(found, frame)
 
 
 def index_range(first: Any, second: Any = None, step: Any = None, **kwargs: Any) -> Any:

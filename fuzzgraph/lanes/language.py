@@ -21,6 +21,7 @@ from triton.runtime.errors import InterpreterError
 
 from fuzzgraph.lanes.aliases import Attribute, use_aliases
 from fuzzgraph.lanes.compat import unpatched
+from fuzzgraph.lanes.constants import beside_tensors
 from fuzzgraph.lanes.device_library import device_library
 from fuzzgraph.lanes.divergence import NotVectorizable, uniform
 from fuzzgraph.lanes.handles import Handle, tag_of
@@ -73,6 +74,8 @@ def stock_language() -> Patches:
             found[key] = (target, name, _bound(vars(target)[name]))
     for name, operation, reflected in _SUMS:
         found[id(tl.tensor), name] = (tl.tensor, name, _direct(operation, reflected))
+    for name, function in beside_tensors():
+        found[id(tl.constexpr), name] = (tl.constexpr, name, function)
     for target, name in _launch_order():
         found[id(target), name] = (target, name, _no_wait)
     for target, name, function in device_library():

@@ -214,6 +214,8 @@ class _Launch:
             self._report_races(verdict.conflicts, events)
             if verdict.misordered:
                 raise NotVectorizable("programs race")
+            for sums in verdict.late_sums:
+                sums.add_up()
         for access in self._memory.found:
             self._report.add_access(access)
 

@@ -33,9 +33,10 @@ def tensor_of_number(number: Any) -> Any:
 
 def with_casts(numbers: Iterable[Any], frame: FrameType) -> Iterable[Any]:
     """The numbers of a loop, castable where the kernel's frame asks for that."""
-    if isinstance(numbers, range) and frame.f_lineno in _casting_lines(frame.f_code):
-        return map(Index, numbers)
-    return numbers
+    if frame.f_lineno not in _casting_lines(frame.f_code):
+        return numbers
+    # Lanes that differ in the number have one that can be cast; those that agree have plain ones.
+    return (Index(number) if type(number) is int else number for number in numbers)
 
 
 @lru_cache(maxsize=1024)

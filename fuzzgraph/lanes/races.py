@@ -4,7 +4,7 @@ Lanes execute a launch statement by statement, the stock interpreter program by 
 give the same bytes unless one program touches what another writes, so every launch with stores is
 checked. A conflict is a race to report, since a device promises no order. And if the lanes touched
 such a place in another order than that of the programs, the launch has to be run again by the
-stock interpreter.
+stock interpreter; sums of atomics alone are added up again in the order of the programs.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fuzzgraph.lanes.access_log import Event
+from fuzzgraph.lanes.late_sums import LateSums, late_sums
 
 __all__ = ["Conflict", "Event", "RaceCheck", "check_races"]
 
@@ -50,11 +51,14 @@ class RaceCheck:
     """One for each cluster of overlapping memory."""
     misordered: bool
     """Whether the lanes touched a place in another order than that of the programs."""
+    late_sums: tuple[LateSums, ...] = ()
+    """Where only atomics that add were out of order."""
 
 
 def check_races(events: Sequence[Event]) -> RaceCheck:
     """Find the races of a launch, and whether the order of lanes can have changed its result."""
     found: list[Conflict] = []
+    late: list[LateSums] = []
     misordered = False
     for cluster in _clusters([event for event in events if len(event.addresses)]):
         if any(event.writes for event in cluster):
@@ -66,9 +70,11 @@ def check_races(events: Sequence[Event]) -> RaceCheck:
             if raced.any():
                 meeting = _Meeting(cluster, places, raced)
                 misordered |= meeting.misordered()
+                if (sums := meeting.late_sums()) is not None:
+                    late.append(sums)
                 if (conflict := meeting.conflict()) is not None:
                     found.append(conflict)
-    return RaceCheck(tuple(found), misordered)
+    return RaceCheck(tuple(found), misordered, tuple(late))
 
 
 def _ascends(event: Event) -> bool:
@@ -191,8 +197,29 @@ class _Meeting:
         """Whether a lower program came after a higher one at a place where the order matters."""
         # Atomics of one kind whose old values nobody used give the same in any order.
         free = self._all_of(lambda event: event.order_free and not event.used) & self._one_kind()
-        backwards = (self.place[1:] == self.place[:-1]) & (self.program[1:] < self.program[:-1])
-        return bool((backwards & ~free[1:]).any())
+        return bool((self._backwards() & ~free & ~self._sums()).any())
+
+    def late_sums(self) -> LateSums | None:
+        """The sums at places where additions alone were out of order; None if there are none."""
+        wanted = np.unique(self.place[self._backwards() & self._sums()])
+        if not len(wanted):
+            return None
+        return late_sums(
+            (event, np.isin(self.places.of(event)[0], wanted)) for event in self.cluster
+        )
+
+    def _backwards(self) -> Array:
+        """bool [accesses]: whether the one before it at the same place is of a higher program."""
+        behind = (self.place[1:] == self.place[:-1]) & (self.program[1:] < self.program[:-1])
+        found: Array = np.r_[False, behind]
+        return found
+
+    def _sums(self) -> Array:
+        """bool [accesses]: whether nothing but one kind of addition touched the same place."""
+        size = self.places.unit
+        sums = self._all_of(lambda event: event.added is not None and event.size == size)
+        found: Array = sums & self._all_of(lambda event: not event.used) & self._one_kind()
+        return found
 
     def conflict(self) -> Conflict | None:
         """The first raced place in detail; None if atomics met nothing but atomics."""

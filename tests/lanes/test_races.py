@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 
 from fuzzgraph.lanes import Race, lanes
 from fuzzgraph.lanes.access_log import Event
 from fuzzgraph.lanes.races import check_races
-from tests.lanes.kernels import planted
+from tests.lanes.kernels import hazards, planted
 
 
 def races(run: object) -> tuple[list[Race], dict[tuple[str, str], int]]:
@@ -62,6 +63,18 @@ def test_atomics_may_meet() -> None:
     out = torch.zeros(1, dtype=torch.int32)
     assert races(lambda: planted.add_one[(9,)](out)) == ([], {})
     assert out.tolist() == [9]
+
+
+@pytest.mark.parametrize("kind", [1, 2])
+def test_floats_that_atomics_add_up_are_added_in_the_order_of_programs(kind: int) -> None:
+    x = torch.randn(7, 3, generator=torch.Generator().manual_seed(3)) * 100
+    stock, out = torch.full((3,), 0.1), torch.full((3,), 0.1)
+    hazards.added_floats[(7,)](x, stock, 3, KIND=kind, BLOCK=4)
+    with lanes() as report:
+        hazards.added_floats[(7,)](x, out, 3, KIND=kind, BLOCK=4)
+    assert out.tolist() == stock.tolist()
+    assert not report.fallbacks
+    assert not report.races
 
 
 def test_two_arguments_over_one_memory_can_race() -> None:

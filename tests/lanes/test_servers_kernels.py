@@ -128,6 +128,26 @@ def test_a_loops_variable_can_be_cast(alone: bool) -> None:
     assert "range" not in vars(servers), "the kernel's module is as it was"
 
 
+def test_the_variable_of_a_last_loop_can_be_cast_though_rows_run_different_rounds() -> None:
+    x, out = torch.tensor([1.0, 10.0, 100.0]), torch.zeros(3, 4)
+    counts = torch.tensor([3, 0, 1], dtype=torch.int32)
+    with lanes() as report:
+        for _ in range(3):  # recorded, then played back
+            servers.by_cast_index_to_the_end[(3,)](x, out, counts)
+    assert out.tolist() == [[1.0, 10.0, 100.0, 0.0], [0.0] * 4, [3.0, 0.0, 0.0, 0.0]]
+    assert not report.fallbacks
+    assert report.played
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_constant_of_the_module_and_a_tensor_make_a_tensor(alone: bool) -> None:
+    x, out = torch.arange(8.0), torch.zeros(8)
+    with lanes() as report:
+        servers.by_constant_of_the_module[(1,)](x, out, ALONE=alone)
+    assert out.tolist() == [0.0] * 4 + [7.0, 6.0, 5.0, 4.0]
+    assert bool(report.fallbacks) == alone
+
+
 def brain_floats(count: int, seed: int) -> torch.Tensor:
     """Numbers of either sign, most of them of the size of 1."""
     generator = torch.Generator().manual_seed(seed)

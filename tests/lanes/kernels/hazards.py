@@ -55,6 +55,11 @@ def added_floats(x, out, columns, KIND: tl.constexpr, BLOCK: tl.constexpr):
     tl.atomic_add(out + places, value, mask=inside)
     if KIND == 1:
         tl.atomic_add(out + places, value * 0.3, mask=inside)
+    elif KIND == 2:
+        if tl.load(x + row * columns) > 0:
+            tl.atomic_add(out + places, value * 0.7, mask=inside)
+        else:
+            tl.atomic_add(out + places, value * 0.1, mask=inside)
 
 
 def draw_added_floats(random: Random) -> Launch:
@@ -63,7 +68,7 @@ def draw_added_floats(random: Random) -> Launch:
         added_floats,
         (rows,),
         (floats(random, rows, columns) * 100, torch.zeros(columns), columns),
-        {"KIND": number(random, 0, 1), "BLOCK": triton.next_power_of_2(columns)},
+        {"KIND": number(random, 0, 2), "BLOCK": triton.next_power_of_2(columns)},
     )
 
 

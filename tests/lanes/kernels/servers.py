@@ -98,6 +98,28 @@ def by_cast_index(x, out, counts, ALONE: tl.constexpr):
 
 
 @triton.jit
+def by_cast_index_to_the_end(x, out, counts):
+    """Casts the variable of its last loop, where rows that are done wait for the others."""
+    row = tl.program_id(0)
+    for index in range(tl.load(counts + row)):
+        tl.store(out + row * 4 + index, tl.load(x + index.to(tl.int64)) + row)  # type: ignore[attr-defined]
+
+
+WIDTH = tl.constexpr(4)
+
+
+@triton.jit
+def by_constant_of_the_module(x, out, ALONE: tl.constexpr):
+    """Adds a tensor to a constant of the module and makes a row of what comes out."""
+    if ALONE:
+        tl.static_print("row")
+    places = tl.arange(0, WIDTH)
+    behind = (WIDTH + places)[None, :]
+    within = (WIDTH > places)[None, :]  # noqa: SIM300 - the constant on the left
+    tl.store(out + (2 * WIDTH - places)[None, :] - 1, tl.load(x + behind, mask=within))
+
+
+@triton.jit
 def by_brain_floats(x, y, out, less, ALONE: tl.constexpr):
     """Arithmetic in bfloat16, with numbers of Python among it."""
     row = tl.program_id(0)
