@@ -54,7 +54,10 @@ def put_in_place(page: Path, lines: Sequence[str]) -> None:
     """Replace the section in a page, or put it at its end."""
     before, _, rest = page.read_text().partition(f"{TITLE}\n")
     _, mark, after = rest.partition("\n## ")
-    text = before + "\n".join(lines).strip() + "\n" + (f"\n{mark.strip()} {after}" if mark else "")
+    parts = [before.rstrip(), "\n".join(lines).strip()]
+    if mark:
+        parts.append(f"{mark.strip()} {after}".rstrip())
+    text = "\n\n".join(parts) + "\n"
     aside = page.with_suffix(".new")
     aside.write_text(text)
     aside.replace(page)

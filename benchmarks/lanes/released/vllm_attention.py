@@ -89,18 +89,13 @@ def prefill_without_a_cache(m: Any) -> None:
     )  # fmt: skip
 
 
-@row(f"{_OPS}.prefix_prefill", f"{_OPS}.chunked_prefill_paged_decode")
-def prefill_and_decode_of_pages(prefill: Any, both: Any) -> None:
+@row(f"{_OPS}.prefix_prefill")
+def prefill_over_pages(m: Any) -> None:
     k, v = halves(8, 2, 4, 16, 8), halves(8, 2, 32, 16)
     lens, queries = ints(30, 20), starts(5, 1)
     one = torch.ones(1)
     tokens = halves(6, 4, 32), halves(6, 2, 32), halves(6, 2, 32) * 2, zeros(6, 4, 32).half()
-    prefill.context_attention_fwd(
-        *tokens, "auto", k, v, pages_of(2, 3), queries, lens, 30, 5, one, one
-    )
-    both.chunked_prefill_paged_decode(
-        *tokens, "auto", k, v, pages_of(2, 3), queries, lens, 30, 5, one, one
-    )
+    m.context_attention_fwd(*tokens, "auto", k, v, pages_of(2, 3), queries, lens, 30, 5, one, one)
 
 
 @row(f"{_OPS}.triton_reshape_and_cache_flash")
