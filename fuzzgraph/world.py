@@ -31,6 +31,8 @@ FIRST_ROW = 3
 FIRST_PAGE = 3
 VOCAB = 32
 """Token ids run from 0 to VOCAB - 1."""
+PLACEHOLDER = VOCAB - 1
+"""What stands behind the first token of a drafted block. Requests may have the same token."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -298,6 +298,13 @@ class EngineConfig(Record, frozen=True, kw_only=True):
     """Whether page maps name pages by virtual numbers, which last as long as a request has the
     page, and a table of the engine's pool has the physical number of each KV cache group. Pages of
     requests that stay move when others leave."""
+    drafted_blocks: Annotated[Literal["none", "whole", "causal"], Dimension(
+        needs=OneOf("drafted_blocks"), label="drafted blocks {}", only_in=("target_verify",),
+        group="speculation"
+    )] = "none"
+    """Whether each row of a verify is a block that a model drafts by one forward: behind its first
+    token stand placeholders, of which none stays. A token sees the `whole` block, or of it those
+    before it alone (`causal`)."""
     # fmt: on
 
     def __post_init__(self) -> None:

@@ -30,6 +30,7 @@ from fuzzgraph.layout.streams import (
     longest_lens,
     prompt_lens,
     token_streams,
+    with_placeholders,
     with_rejected,
 )
 from fuzzgraph.layout.trees import draft_tree
@@ -378,6 +379,8 @@ class Scheduler:
 
     def _drafted(self, index: int, row: BatchRow, request: _Request) -> IntArray:
         """Tokens of a request at a step; in a verify, drafts that it rejects are others."""
+        if self.config.drafted_blocks != "none":
+            return with_placeholders(request.tokens, row.seq_len - row.new_tokens, row.seq_len)
         stays = self.accepted.get((index, row.request))
         if stays is None:
             return request.tokens

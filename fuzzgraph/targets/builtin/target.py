@@ -25,6 +25,7 @@ _EVERYTHING = WIDEST.replace(
     state_tracking=False,
     few_states=False,
     drafted_prompts=False,
+    drafted_blocks=("none",),
     loras=False,
     experts=False,
     max_experts_per_token=1,

@@ -28,6 +28,11 @@ TARGETS = (
     _row("cpu-graph", "runners.cpu_graph_runner", "CpuGraphTarget", releases="0.5.10 on"),
     _row("aiter-draft-extend", "backends.draft_extend", "DraftExtendTarget", backend="aiter",
          releases="0.5.13 on"),
+    *(
+        _row(f"dflash-draft-{backend}", "runners.dflash", "BlockDraftTarget", backend=backend,
+             releases="0.5.15 on")
+        for backend in ("fa3", "flashinfer", "triton", "trtllm-mha")
+    ),
     _row("dsv4", "backends.dsv4", "Dsv4Target", releases="0.5.12 on"),
     _row("eagle-draft", "runners.eagle_draft", "DraftTarget", kind="draft"),
     _row("eagle-draft-extend", "runners.eagle_draft", "DraftTarget", kind="draft_extend"),

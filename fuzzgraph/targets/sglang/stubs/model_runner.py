@@ -288,7 +288,7 @@ def model_runner(
         req_to_token_pool=requests,
         server_args=settings.server_args,
         sliding_window_size=config.swa_window or None,
-        spec_algorithm=_spec_algorithm("EAGLE" if spec else None),
+        spec_algorithm=_spec_algorithm(settings.server_args.speculative_algorithm),
         token_to_kv_pool=kv,
         token_to_kv_pool_allocator=allocator,
         tp_size=group.world_size,
