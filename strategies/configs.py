@@ -176,6 +176,11 @@ def _drafted_blocks(fields: Fields, can: Capabilities) -> None:
         fields["drafted_blocks"] = DIMENSIONS["drafted_blocks"].default
     elif fields["drafted_blocks"] == kinds[0]:
         fields["drafted_blocks"] = kinds[fields["max_context_len"] % len(kinds)]
+    if not can.drafted_windows or fields["drafted_blocks"] == "none":
+        fields["drafted_window"] = DIMENSIONS["drafted_window"].default
+    elif not fields["drafted_window"] and fields["max_context_len"] % 5 < 2:
+        # No window is narrower than a block; contexts have room for some that are wider.
+        fields["drafted_window"] = fields["draft_tokens"] + fields["max_context_len"] % 4
 
 
 def _data_ranks(fields: Fields, can: Capabilities) -> None:

@@ -151,6 +151,13 @@ def _check_drafted_prompts(config: EngineConfig) -> None:
 def _check_drafted_blocks(config: EngineConfig) -> None:
     """A block is one row of a layer that sees all keys."""
     if config.drafted_blocks == "none":
+        if config.drafted_window:
+            refuse(
+                "config.drafted_window",
+                config.drafted_window,
+                "is that of drafted blocks; got drafted_blocks='none'",
+                "Set drafted_blocks, or drop it.",
+            )
         return
     others = {
         "modes": (config.modes != ("target_verify",), list(config.modes)),

@@ -305,6 +305,12 @@ class EngineConfig(Record, frozen=True, kw_only=True):
     """Whether each row of a verify is a block that a model drafts by one forward: behind its first
     token stand placeholders, of which none stays. A token sees the `whole` block, or of it those
     before it alone (`causal`)."""
+    drafted_window: Annotated[int, Dimension(
+        bounds=(0, 1 << 17), needs=Switch("drafted_windows"), edge="drafted window",
+        label="window of drafted blocks", only_in=("target_verify",), group="speculation"
+    )] = 0
+    """Tokens before a drafted block that its model sees, and those before them in the same page; it
+    has a page map of its own, which begins there. 0: it sees all."""
     # fmt: on
 
     def __post_init__(self) -> None:

@@ -62,6 +62,8 @@ def queries_of(batch: Batch, config: EngineConfig) -> Queries:
         visible = columns < batch.seq_lens[batch.token_rows][:, None]
     else:
         visible = columns <= (cached + number)[:, None]  # causal, the query itself included
+    if config.drafted_window:
+        visible &= columns >= drafted_start(batch, config)[batch.token_rows][:, None]
     index = _padded(batch.kv_tokens, columns, batch.token_rows)
     positions = batch.kv_positions.values[index]
     _apply_bounds(visible, positions, batch.positions, config)
@@ -170,6 +172,13 @@ def lines_of(parents: IntArray) -> npt.NDArray[np.bool_]:
     for token in range(1, count):  # a parent precedes its children, so its line is complete
         lines[:, token] |= (above[:, token, :, None] & lines).any(1)
     return lines
+
+
+def drafted_start(batch: Batch, config: EngineConfig) -> IntArray:
+    """[rows] first position that a drafted block sees: that of a page, see `drafted_window`."""
+    start = np.maximum(batch.cached_lens - config.drafted_window, 0)
+    found: IntArray = start - start % config.page_size
+    return found
 
 
 def _draft(batch: Batch, config: EngineConfig) -> Queries:

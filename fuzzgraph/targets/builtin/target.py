@@ -26,6 +26,7 @@ _EVERYTHING = WIDEST.replace(
     few_states=False,
     drafted_prompts=False,
     drafted_blocks=("none",),
+    drafted_windows=False,
     loras=False,
     experts=False,
     max_experts_per_token=1,

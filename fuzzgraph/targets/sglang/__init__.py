@@ -30,7 +30,7 @@ TARGETS = (
          releases="0.5.13 on"),
     *(
         _row(f"dflash-draft-{backend}", "runners.dflash", "BlockDraftTarget", backend=backend,
-             releases="0.5.15 on")
+             releases="0.5.16 on")
         for backend in ("fa3", "flashinfer", "triton", "trtllm-mha")
     ),
     _row("dsv4", "backends.dsv4", "Dsv4Target", releases="0.5.12 on"),

@@ -17,7 +17,6 @@ import torch
 from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.content import next_token
 from fuzzgraph.draft_head import next_hidden
-from fuzzgraph.errors import AdapterUnavailable
 from fuzzgraph.observation import Field, PaddingRule
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.offline import fields
@@ -37,11 +36,16 @@ from fuzzgraph.targets.sglang.backends.attention_backend import (
     attributes,
 )
 from fuzzgraph.targets.sglang.excuses import BLOCK_EXCUSES
-from fuzzgraph.targets.sglang.release import engine_module, has_module, release
+from fuzzgraph.targets.sglang.release import demand_release, engine_module
 from fuzzgraph.targets.sglang.runners.base import RunnerDriver
-from fuzzgraph.targets.sglang.stubs.block_worker import WORKER, BlockWorker
+from fuzzgraph.targets.sglang.stubs.block_worker import COMMON, WORKER, BlockWorker
+from fuzzgraph.targets.sglang.stubs.model_runner import request_pool
 from fuzzgraph.world import Batch
 
+_PAST_LENS, _ALL_LENS = "drafted_past", "drafted_lens"
+"""Truths of lengths, without and with the block: those of requests where there is no window."""
+_OF_THE_MAP = ("kv_indices", "page_table")
+"""Fields that list keys of the page map, which has another order where a window cuts it."""
 _PAST = "sglang triton_backend.py: the block's own keys are handed over beside those of the past"
 
 
@@ -62,7 +66,7 @@ _TRITON = replace(
     held=_triton_lists,
     read=attributes(kv_indptr="kv_indptr", kv_indices="kv_indices"),
     own_fields=lambda config: (
-        fields.offsets("kv_indptr", repeats="cached_lens", source=_PAST),
+        fields.offsets("kv_indptr", repeats=_PAST_LENS, source=_PAST),
         fields.slot_indices("kv_indices", rewritten=True, source=_PAST),
     ),
 )
@@ -72,7 +76,7 @@ _BACKENDS = {
     "triton": _TRITON,
     "trtllm-mha": trtllm_mha.TRTLLM_MHA,
 }
-_COMMON = "sglang.srt.speculative.draft_worker_common"
+_FROM = (0, 5, 16)
 _LOGITS = "sglang.srt.layers.logits_processor"
 _RADIX = "sglang.srt.layers.radix_attention"
 _BOUND = (
@@ -124,6 +128,7 @@ class BlockDraftTarget(BackendTarget):
         self.capabilities = self.capabilities.replace(
             modes=("target_verify",),
             drafted_blocks=("whole", "causal"),
+            drafted_windows=True,
             max_draft_tokens=8,
             max_spec_topk=1,
             max_spec_steps=1,
@@ -144,11 +149,7 @@ class BlockDraftTarget(BackendTarget):
         return BlockDraftSession(config, graphs, self.backend)
 
     def modules(self) -> tuple[str, ...]:
-        if not has_module(WORKER):
-            raise AdapterUnavailable(
-                f"sglang {release()} has no DFlashWorkerV2, which target {self.name!r} drives. "
-                "Name a release that has it: fuzzgraph targets lists them."
-            )
+        demand_release(_FROM, "folds no sampler into graphs of drafted blocks", self.name)
         return (*super().modules(), WORKER)
 
 
@@ -156,22 +157,29 @@ class BlockDraftSession(BackendSession):
     """The worker, its draft runner, and the backend on which the draft model attends."""
 
     draft_worker = True
+    _requests: Any
+    """The target's request pool, whose page map the harness writes."""
     _worker: BlockWorker
 
     def __init__(self, config: EngineConfig, graphs: GraphEngine, kind: AttentionBackend) -> None:
         arguments = (("speculative_algorithm", "DFLASH"), *kind.arguments)
         super().__init__(config, graphs, replace(kind, model=BlockModel, arguments=arguments))
         self.fields = tuple(self._as_drafted(field) for field in self.fields)
+        if config.drafted_window:
+            self.fields = tuple(field for field in self.fields if field.name not in _OF_THE_MAP)
+        self.pools = replace(self.pools, req_to_token=self._requests.req_to_token)
 
     def _as_drafted(self, field: Field) -> Field:
-        if field.name != "seq_lens_cpu":
-            return field
-        if self._mirrored:
-            return replace(field, repeats="widened_lens", source=_MIRROR)
-        free = PaddingRule("fill", self._kind.fill(self._config))
-        return Field(
-            field.name, "requests", "length", free, source=_BOUND, unjudged=_BOUND,
-        )  # fmt: skip
+        """Lengths are those that the block sees, as the worker's own code says them."""
+        if field.name == "seq_lens_cpu":
+            if self._mirrored and not self._config.drafted_window:
+                return replace(field, repeats="widened_lens", source=_MIRROR)
+            fill = PaddingRule("fill", self._kind.fill(self._config))
+            return Field(
+                field.name, "requests", "length", fill, source=_BOUND, unjudged=_BOUND
+            )  # fmt: skip
+        seen = {"cached_lens": _PAST_LENS, "seq_lens": _ALL_LENS}.get(field.repeats)
+        return replace(field, repeats=seen) if seen else field
 
     @property
     def _mirrored(self) -> bool:
@@ -183,11 +191,14 @@ class BlockDraftSession(BackendSession):
     def _open_runner(self, graphs: GraphEngine) -> RunnerDriver:
         runner, config = self._model_runner, self._config
         described = runner.model_config
-        self._worker = BlockWorker(runner, config, mirrored=self._mirrored)
+        self._requests = runner.req_to_token_pool
+        if config.drafted_window:
+            self._requests = request_pool(config, torch.device(runner.device))
+        self._worker = BlockWorker(runner, config, self._requests, mirrored=self._mirrored)
         described.hidden_size = described.spec_hidden_size = self._worker.embedding.shape[1]
         self._folded = self._worker.fold_sampler()
         if self._folded:
-            hook = engine_module(_COMMON).make_draft_sampler_capture_hook
+            hook = engine_module(COMMON).make_draft_sampler_capture_hook
             runner.capture_tail_hooks = [hook(self._worker.engine._draft_sampler)]
         return super()._open_runner(graphs)
 
@@ -196,7 +207,13 @@ class BlockDraftSession(BackendSession):
 
     @property
     def roots(self) -> dict[str, object]:
-        return {**super().roots, "worker": vars(self._worker.engine)}
+        own = {"worker": vars(self._worker.engine), "target_req_to_token_pool": self._requests}
+        return {**super().roots, **own}
+
+    def _used(self, lens: torch.Tensor) -> dict[str, torch.Tensor]:
+        found = super()._used(lens)
+        left_out = _OF_THE_MAP if self._config.drafted_window else ()
+        return {name: tensor for name, tensor in found.items() if name not in left_out}
 
     def promised_outputs(self, mode: Mode) -> tuple[str, ...]:
         return (*super().promised_outputs(mode), "block_hidden", "block_tokens")

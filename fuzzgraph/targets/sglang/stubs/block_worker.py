@@ -6,6 +6,7 @@ here: what lies in other objects stands in for them, its own buffers are made by
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import torch
@@ -15,13 +16,13 @@ from fuzzgraph.content import content_for
 from fuzzgraph.draft_head import head_weight
 from fuzzgraph.targets.offline.patching import replaced_names
 from fuzzgraph.targets.offline.stub import Stub
-from fuzzgraph.targets.sglang.release import engine_module, has_module
-from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
+from fuzzgraph.targets.sglang.release import engine_module
+from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner, index_translator
 from fuzzgraph.world import PLACEHOLDER, VOCAB, Batch, IntArray
 
 WORKER = "sglang.srt.speculative.dflash_worker_v2"
 _INPUT = "sglang.srt.speculative.dflash_info_v2"
-_COMMON = "sglang.srt.speculative.draft_worker_common"
+COMMON = "sglang.srt.speculative.draft_worker_common"
 _INFO = "sglang.srt.model_executor.forward_batch_info"
 _RESERVED = ("nxt_kv_lens_cpu", "reserved_seq_lens_cpu")
 """What a draft input calls the lengths that the scheduler has reserved, by release; their sum
@@ -40,21 +41,27 @@ class BlockWorker:
     """A worker on one draft runner.
 
     Args:
-        runner: the draft worker's, with its pools, which are the target's too.
+        runner: the draft worker's, with its pools. That of keys and values is the target's too.
+        requests: the target's request pool, another one than the draft worker's where drafts see a
+            window of the past.
         mirrored: whether the scheduler knows lengths on the host; else it has an upper bound alone.
     """
 
-    def __init__(self, runner: ModelRunner, config: EngineConfig, *, mirrored: bool) -> None:
+    def __init__(
+        self, runner: ModelRunner, config: EngineConfig, requests: Any, *, mirrored: bool
+    ) -> None:
         self._runner, self._config, self._mirrored = runner, config, mirrored
         self._module = engine_module(WORKER)
         content, device = content_for(config), runner.device
         self.embedding = _on_device(content.hidden_states(torch.arange(VOCAB), 0), device)
         self.head = Stub(weight=_on_device(head_weight(config, content.dtype)[:VOCAB], device))
         target = Stub(
-            kv_index_translator=runner.kv_index_translator,
+            kv_index_translator=index_translator(runner, config, requests),
             model=Stub(get_input_embeddings=lambda: self._embed, lm_head=self.head),
             model_config=runner.model_config,
-            req_to_token_pool=runner.req_to_token_pool,
+            tp_rank=0,
+            req_to_token_pool=requests,
+            server_args=runner.server_args,
         )
         self.engine = object.__new__(self._module.DFlashWorkerV2)
         vars(self.engine).update(self._attributes(target))
@@ -65,14 +72,14 @@ class BlockWorker:
     def _attributes(self, target: Any) -> dict[str, Any]:
         """As the engine's constructor leaves them, for a draft model without more heads."""
         runner, width = self._runner, self._config.draft_tokens
-        common = engine_module(_COMMON if has_module(_COMMON) else WORKER)
+        spec_info = engine_module(COMMON).make_draft_block_spec_info
         buffers = ("ids", "positions", "tokens", "end")
         return {
             **{f"_draft_block_{name}_buf": None for name in buffers},
             "_draft_verify_out_cache_loc_buf": None,
             "_draft_seq_lens_cpu_buf": None,
             "_block_pos_offsets": torch.arange(width, device=runner.device),
-            "_draft_block_spec_info": self._spec_info(common, width),
+            "_draft_block_spec_info": spec_info(draft_token_num=width, device=runner.device),
             "_draft_sampler": None,
             "_full_embed_gpu": None,
             "_is_domino": False,
@@ -87,19 +94,23 @@ class BlockWorker:
             "device": runner.device,
             "draft_model": Stub(candidate_selector=None, lilicorr=None),
             "draft_model_runner": Stub(
-                forward=_stop, kv_index_translator=runner.kv_index_translator
+                forward=_stop,
+                kv_index_translator=runner.kv_index_translator,
+                req_to_token_pool=runner.req_to_token_pool,
             ),
+            # A server without data-parallel attention drafts on the target's ranks; by release.
             "draft_parallel_layout": Stub(tp_group=None),
+            "draft_owns_attention": False,
+            "draft_tp_context": lambda *_, **__: contextlib.nullcontext(),
+            "draft_window_size": self._config.drafted_window or None,
+            "ps": Stub(tp_rank=0),
             "lilicorr": None,
             "model_runner": target,
             "page_size": self._config.page_size,
             "selector": None,
-            "use_compact_draft_cache": False,
+            "server_args": runner.server_args,
+            "use_compact_draft_cache": self._config.drafted_window > 0,
         }
-
-    def _spec_info(self, common: Any, width: int) -> Any:
-        made: Any = common.make_draft_block_spec_info
-        return made(draft_token_num=width, device=self._runner.device)
 
     def fold_sampler(self) -> bool:
         """Build the sampler that graphs hold behind the model, as the worker does before it
