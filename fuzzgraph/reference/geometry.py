@@ -62,7 +62,7 @@ def queries_of(batch: Batch, config: EngineConfig) -> Queries:
         visible = columns < batch.seq_lens[batch.token_rows][:, None]
     else:
         visible = columns <= (cached + number)[:, None]  # causal, the query itself included
-    if config.drafted_window:
+    if config.drafted_window:  # by column, which is a position: a block is a chain
         visible &= columns >= drafted_start(batch, config)[batch.token_rows][:, None]
     index = _padded(batch.kv_tokens, columns, batch.token_rows)
     positions = batch.kv_positions.values[index]
@@ -176,6 +176,8 @@ def lines_of(parents: IntArray) -> npt.NDArray[np.bool_]:
 
 def drafted_start(batch: Batch, config: EngineConfig) -> IntArray:
     """[rows] first position that a drafted block sees: that of a page, see `drafted_window`."""
+    if not config.drafted_window:
+        return np.zeros(batch.raw_bs, dtype=np.int64)
     start = np.maximum(batch.cached_lens - config.drafted_window, 0)
     found: IntArray = start - start % config.page_size
     return found

@@ -309,7 +309,7 @@ BLOCK_EXCUSES: tuple[Excuse, ...] = (
             " with the window, so that a row has fewer pages than its request",
             "without a window tables are declared fields; outputs are judged",
         )
-        for name in ("*.page_table", "*.block_tables")
+        for name in ("*page_table", "*block_tables")
     ),
 )
 

@@ -97,6 +97,7 @@ class BlockWorker:
                 forward=_stop,
                 kv_index_translator=runner.kv_index_translator,
                 req_to_token_pool=runner.req_to_token_pool,
+                tp_group=None,
             ),
             # A server without data-parallel attention drafts on the target's ranks; by release.
             "draft_parallel_layout": Stub(tp_group=None),
