@@ -51,9 +51,7 @@ def test_drafted_blocks_are_what_their_model_defines(
 ) -> None:
     target = f"sglang-dflash-draft-{backend}"
     for context in (32, 33):  # lengths on the host are a bound, or exact
-        of = case(
-            *BLOCKS, page_size=least_page(target), blocks=blocks, max_context_len=context
-        )
+        of = case(*BLOCKS, page_size=least_page(target), blocks=blocks, max_context_len=context)
         assert found(workers, NEWEST, of, target) == set()
 
 

@@ -221,6 +221,7 @@ class BlockDraftSession(BackendSession):
     def _forward_eagerly(self) -> None:
         """As the engine's eager runner calls a draft model."""
         given = self._last_batch
+        assert self._attention is not None
         self._prepare_eagerly()
         with in_forward_context(self.backend, given):
             self._outputs = self._attention.forward(

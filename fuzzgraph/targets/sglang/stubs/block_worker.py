@@ -53,7 +53,8 @@ class BlockWorker:
         self._runner, self._config, self._mirrored = runner, config, mirrored
         self._module = engine_module(WORKER)
         content, device = content_for(config), runner.device
-        self.embedding = _on_device(content.hidden_states(torch.arange(VOCAB), 0), device)
+        tokens = torch.arange(VOCAB)
+        self.embedding = _on_device(content.hidden_states(tokens, torch.zeros_like(tokens)), device)
         self.head = Stub(weight=_on_device(head_weight(config, content.dtype)[:VOCAB], device))
         target = Stub(
             kv_index_translator=index_translator(runner, config, requests),
