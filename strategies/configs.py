@@ -176,6 +176,7 @@ def _drafted_blocks(fields: Fields, can: Capabilities) -> None:
         fields["drafted_blocks"] = DIMENSIONS["drafted_blocks"].default
     elif fields["drafted_blocks"] == kinds[0]:
         fields["drafted_blocks"] = kinds[fields["max_context_len"] % len(kinds)]
+    fields["draft_adapter"] = can.draft_adapters and fields["modes"] == ("target_verify",)
     if not can.drafted_windows or fields["drafted_blocks"] == "none":
         fields["drafted_window"] = DIMENSIONS["drafted_window"].default
     elif not fields["drafted_window"] and fields["max_context_len"] % 5 < 2:

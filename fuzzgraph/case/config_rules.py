@@ -150,6 +150,14 @@ def _check_drafted_prompts(config: EngineConfig) -> None:
 
 def _check_drafted_blocks(config: EngineConfig) -> None:
     """A block is one row of a layer that sees all keys."""
+    if config.draft_adapter and (config.max_loras or config.modes != ("target_verify",)):
+        refuse(
+            "config.draft_adapter",
+            True,
+            f"needs modes=['target_verify'] and is the only adapter; got {list(config.modes)} and "
+            f"max_loras={config.max_loras}",
+            "Change them, or drop it.",
+        )
     if config.drafted_blocks == "none":
         if config.drafted_window:
             refuse(

@@ -23,6 +23,7 @@ _FIRST_ALONE = (
     "dp_size", "dp_rank",
     "max_loras", "num_experts", "experts_per_token", "expert_scoring", "ep_size", "ep_rank",
     "virtual_pages", "drafted_blocks", "drafted_window",
+    "draft_adapter",
 )  # fmt: skip
 
 

@@ -311,6 +311,12 @@ class EngineConfig(Record, frozen=True, kw_only=True):
     )] = 0
     """Tokens before a drafted block that its model sees, and those before them in the same page; it
     has a page map of its own, which begins there. 0: it sees all."""
+    draft_adapter: Annotated[bool, Dimension(
+        needs=Switch("draft_adapters"), label="adapter of drafts", only_in=("target_verify",),
+        group="speculation"
+    )] = False
+    """Whether a model drafts blocks by itself, with a LoRA adapter on all tokens of a row but the
+    first. Where it verifies them no token has one."""
     # fmt: on
 
     def __post_init__(self) -> None:

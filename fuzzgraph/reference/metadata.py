@@ -205,7 +205,7 @@ def _states_kept(batch: Batch, config: EngineConfig, _: int) -> IntArray:
 
 def _adapter_ranks(batch: Batch, config: EngineConfig, _: int) -> IntArray:
     """Rank of the LoRA adapter of each token's request, 0 without one."""
-    adapters = batch.adapters[batch.token_rows].tolist()
+    adapters = batch.token_adapters.tolist()
     return np.array([rank_of(adapter) for adapter in adapters], dtype=np.int64)
 
 

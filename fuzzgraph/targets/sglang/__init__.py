@@ -85,6 +85,7 @@ TARGETS = (
          releases="0.5.21 on"),
     _row("moe-verify", "backends.moe", "MoeTarget", mode="target_verify"),
     _row("nsa", "backends.nsa", "target", mode="decode"),
+    _row("uno", "runners.uno", "UnoTarget", releases="0.5.20 on"),
     _row("trtllm-mha", "backends.trtllm_mha", "target", mode="decode"),
     _row("trtllm-mla", "backends.trtllm_mla", "target", mode="decode"),
     _row("fa3-verify", "backends.fa3", "target", mode="target_verify"),

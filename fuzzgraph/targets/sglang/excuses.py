@@ -313,6 +313,16 @@ BLOCK_EXCUSES: tuple[Excuse, ...] = (
     ),
 )
 
+UNO_EXCUSES: tuple[Excuse, ...] = (
+    *EXCUSES,
+    Excuse(
+        "*.spec_info.positions",
+        "form",
+        _VIEW,
+        "positions have a buffer of their own, which is judged; no backend reads Uno's",
+    ),
+)
+
 _CPU_GRAPH = "sglang cpu_graph_runner.py prepare_replay: hands over the batch of the capture"
 
 CPU_GRAPH_EXCUSES: tuple[Excuse, ...] = (
