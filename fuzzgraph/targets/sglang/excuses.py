@@ -290,17 +290,19 @@ DRAFT_EXTEND_EXCUSES: tuple[Excuse, ...] = (
 
 _BOUND_SUM = (
     "sglang triton_backend.py init_forward_metadata: a list of seq_lens_sum entries, which for a"
-    " drafted block is a bound (dflash_worker_v2.py, draft_seq_lens_sum)"
+    " drafted block is a bound (dflash_worker_v2.py and uno_worker_v2.py, draft_seq_lens_sum)"
+)
+
+_BOUNDED_LIST = Excuse(
+    "TritonAttnBackend.*kv_in*",
+    "live",
+    _BOUND_SUM,
+    "kernels read below the last offset; both are declared fields, of eager runs too",
 )
 
 BLOCK_EXCUSES: tuple[Excuse, ...] = (
     *EXCUSES,
-    Excuse(
-        "TritonAttnBackend.*kv_in*",
-        "live",
-        _BOUND_SUM,
-        "kernels read below the last offset; both are declared fields, of eager runs too",
-    ),
+    _BOUNDED_LIST,
     *(
         Excuse(
             name,
@@ -315,6 +317,7 @@ BLOCK_EXCUSES: tuple[Excuse, ...] = (
 
 UNO_EXCUSES: tuple[Excuse, ...] = (
     *EXCUSES,
+    _BOUNDED_LIST,
     Excuse(
         "*.spec_info.positions",
         "form",

@@ -3,8 +3,8 @@
 Real: `UnoDecodeCudaGraphRunner` with two graphs of each size, the worker's blocks and their routing
 (`UnoWorkerV2`), `LoRAManager` with `UnoCublasLoRABackend`, Triton attention. A case has steps of one
 kind, drafts or verifies, as its config says; before each of them the graph of the other kind is
-replayed on the same rows, as a server replays both in turn. Stood in for: what
-`backends/lora.py` says, and the order of CUDA streams.
+replayed on the same rows, as a server replays both in turn. Stood in for is what `backends/lora.py`
+says, and the order of CUDA streams.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ _WORKER = "sglang.srt.speculative.uno_worker_v2"
 _BACKEND = "sglang.srt.lora.backend.uno_cublas_backend"
 _SPEC = "sglang.srt.speculative.spec_info"
 _FROM = (0, 5, 20)
-_ROUTED = "sglang uno_worker_v2.py _run_draft_block: the adapter on all tokens of a row but the first"
-_MIRROR = "sglang uno_worker_v2.py _forward_decode: on the host lengths have the block beside the past"
+_ROUTED = "sglang uno_worker_v2.py _run_draft_block: all tokens of a row but the first have it"
+_MIRROR = "sglang uno_worker_v2.py _forward_decode: on the host lengths have the block, too"
 
 
 class UnoRunnerDriver(DecodeCudaGraphRunnerDriver):
