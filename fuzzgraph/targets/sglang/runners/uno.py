@@ -1,8 +1,8 @@
 """Uno's decode runner: a model drafts a block with an adapter of its own, and verifies it without.
 
 Real: `UnoDecodeCudaGraphRunner` with two graphs of each size, the worker's blocks and their routing
-(`UnoWorkerV2`), `LoRAManager` with `UnoCublasLoRABackend`, Triton attention. A case has steps of one
-kind, drafts or verifies, as its config says; before each of them the graph of the other kind is
+(`UnoWorkerV2`), `LoRAManager` with `UnoCublasLoRABackend`, Triton attention. A case has steps of
+one kind, drafts or verifies, as its config says; before each of them the graph of the other kind is
 replayed on the same rows, as a server replays both in turn. Stood in for is what `backends/lora.py`
 says, and the order of CUDA streams.
 """
