@@ -125,6 +125,7 @@ class BlockDraftTarget(BackendTarget):
     def __init__(self, name: str, backend: str) -> None:
         super().__init__(name, _BACKENDS[backend], "target_verify")
         self.about = f"{self.backend.name}, blocks that DFLASH drafts by one forward"
+        self.also_stood_in_for = (*self.backend.stood_in_for, "the draft model behind attention")
         self.capabilities = self.capabilities.replace(
             modes=("target_verify",),
             drafted_blocks=("whole", "causal"),
