@@ -125,7 +125,7 @@ def _by_token(adapter: int, dtype: torch.dtype) -> torch.Tensor:
 def adapted_outputs(batch: Batch, dtype: torch.dtype) -> torch.Tensor:
     """[num_tokens, ADAPTED_OUTPUT] in `dtype`: what the layers give for each new token."""
     found = torch.zeros(batch.num_tokens, ADAPTED_OUTPUT, dtype=dtype)
-    adapters = batch.adapters[batch.token_rows]
+    adapters = batch.token_adapters
     for adapter in np.unique(adapters).tolist():
         rows = torch.from_numpy(adapters == adapter)
         found[rows] = _by_token(adapter, dtype)[torch.from_numpy(batch.input_ids)[rows]]

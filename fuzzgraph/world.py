@@ -31,6 +31,8 @@ FIRST_ROW = 3
 FIRST_PAGE = 3
 VOCAB = 32
 """Token ids run from 0 to VOCAB - 1."""
+PLACEHOLDER = VOCAB - 1
+"""What stands behind the first token of a drafted block. Requests may have the same token."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -155,6 +157,8 @@ class Batch:
     """[dp_size] live rows of each data-parallel rank, this one's at its place."""
     adapters: IntArray
     """[raw_bs] LoRA adapter of each request, numbered from 1 on; 0 for none."""
+    plain_tokens: int = 0
+    """Tokens of each row, from its first on, that have no adapter whatever `adapters` says."""
     virtual_slots: Ragged | None = None
     """How the page map names every position below `seq_lens`, per row; None where it names slots as
     they are. A name lasts as long as its request has the page, in all KV cache groups, and
@@ -184,6 +188,14 @@ class Batch:
         places = np.arange(offsets[-1])
         new = places >= np.repeat(offsets[:-1] + self.cached_lens, np.diff(offsets))
         found: IntArray = self.virtual_slots.values[new]
+        return found
+
+    @property
+    def token_adapters(self) -> IntArray:
+        """[num_tokens] LoRA adapter of each token, 0 for none."""
+        first = np.cumsum(self.new_lens) - self.new_lens
+        number = np.arange(self.num_tokens) - first[self.token_rows]
+        found: IntArray = self.adapters[self.token_rows] * (number >= self.plain_tokens)
         return found
 
     @property

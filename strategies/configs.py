@@ -29,6 +29,8 @@ _POOL_SLOTS = 512
 """Upper bound of page_size times requests, which keeps the pool's tensors small."""
 _RARE = 25
 """Percent below which configs take turns to have a feature, so that no pool goes without it."""
+_BOUNDS_OF_KEYS = ("sliding_window", "swa_window", "attention_chunk_size", "index_topk")
+"""Dimensions by which a query sees fewer keys than all before it."""
 _PLANNED_ITEMS = 1 << 20
 """Upper bound of the work items of a split plan, where an eager prefill has a context of tokens."""
 _DRAFTED_ELEMENTS = 1 << 17
@@ -93,6 +95,7 @@ def _coherent(fields: Fields, can: Capabilities, pins: Pins = ()) -> EngineConfi
     )
     _few_states(fields, can)
     _drafted_prompts(fields, can)
+    _drafted_blocks(fields, can)
     if "dp_size" not in dict(pins):
         _data_ranks(fields, can)
     if can.loras:  # by a size that every case draws, so that each number comes as often
@@ -162,6 +165,23 @@ def _drafted_prompts(fields: Fields, can: Capabilities) -> None:
     may = can.drafted_prompts and verifies and drafts
     drawn = fields["drafted_prompts"] or fields["max_context_len"] % 2 == 0
     fields["drafted_prompts"] = may and drawn
+
+
+def _drafted_blocks(fields: Fields, can: Capabilities) -> None:
+    """One of the kinds that a target has, by a size that every case draws."""
+    kinds = can.drafted_blocks
+    bounded = [name for name in _BOUNDS_OF_KEYS if fields[name]]
+    others = bounded or fields["recurrent_state"] or fields["kv_compression"] != "none"
+    if others or fields["modes"] != ("target_verify",) or fields["spec_topk"] > 1:
+        fields["drafted_blocks"] = DIMENSIONS["drafted_blocks"].default
+    elif fields["drafted_blocks"] == kinds[0]:
+        fields["drafted_blocks"] = kinds[fields["max_context_len"] % len(kinds)]
+    fields["draft_adapter"] = can.draft_adapters and fields["modes"] == ("target_verify",)
+    if not can.drafted_windows or fields["drafted_blocks"] == "none":
+        fields["drafted_window"] = DIMENSIONS["drafted_window"].default
+    elif not fields["drafted_window"] and fields["max_context_len"] % 5 < 2:
+        # No window is narrower than a block; contexts have room for some that are wider.
+        fields["drafted_window"] = fields["draft_tokens"] + fields["max_context_len"] % 4
 
 
 def _data_ranks(fields: Fields, can: Capabilities) -> None:

@@ -8,12 +8,18 @@ MORE_ADAPTERS = 2
 """Adapters that exist beyond those of one batch, so that some take the place of others."""
 
 
+DRAFT_ADAPTER = 1
+"""The adapter of a model that drafts by itself, its only one."""
+
+
 def most_adapters(config: EngineConfig) -> int:
     """Adapters that requests of a case may have: they are numbered from 1 on.
 
     >>> most_adapters(EngineConfig(max_loras=2)), most_adapters(EngineConfig())
     (4, 0)
     """
+    if config.draft_adapter:
+        return DRAFT_ADAPTER
     return config.max_loras + MORE_ADAPTERS if config.max_loras else 0
 
 

@@ -38,6 +38,7 @@ def validate_config(config: EngineConfig) -> None:
     _check_decode_only(config)
     _check_states(config)
     _check_drafted_prompts(config)
+    _check_drafted_blocks(config)
     _check_experts(config)
 
 
@@ -145,6 +146,45 @@ def _check_drafted_prompts(config: EngineConfig) -> None:
             f"{config.recurrent_state}, {list(config.modes)} and {config.spec_topk}",
             "Change them, or drop it.",
         )
+
+
+def _check_drafted_blocks(config: EngineConfig) -> None:
+    """A block is one row of a layer that sees all keys."""
+    if config.draft_adapter and (config.max_loras or config.modes != ("target_verify",)):
+        refuse(
+            "config.draft_adapter",
+            True,
+            f"needs modes=['target_verify'] and is the only adapter; got {list(config.modes)} and "
+            f"max_loras={config.max_loras}",
+            "Change them, or drop it.",
+        )
+    if config.drafted_blocks == "none":
+        if config.drafted_window:
+            refuse(
+                "config.drafted_window",
+                config.drafted_window,
+                "is that of drafted blocks; got drafted_blocks='none'",
+                "Set drafted_blocks, or drop it.",
+            )
+        return
+    others = {
+        "modes": (config.modes != ("target_verify",), list(config.modes)),
+        "spec_topk": (config.spec_topk > 1, config.spec_topk),
+        "recurrent_state": (config.recurrent_state, True),
+        "kv_compression": (config.kv_compression != "none", config.kv_compression),
+        **{
+            name: (getattr(config, name) > 0, getattr(config, name))
+            for name in ("sliding_window", "swa_window", "attention_chunk_size", "index_topk")
+        },
+    }
+    for name, (beside, value) in others.items():
+        if beside:
+            refuse(
+                "config.drafted_blocks",
+                config.drafted_blocks,
+                f"needs modes=['target_verify'] and rows that see all keys; got {name}={value}",
+                "Change it, or drop the blocks.",
+            )
 
 
 def _check_pools(config: EngineConfig) -> None:

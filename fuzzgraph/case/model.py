@@ -298,6 +298,25 @@ class EngineConfig(Record, frozen=True, kw_only=True):
     """Whether page maps name pages by virtual numbers, which last as long as a request has the
     page, and a table of the engine's pool has the physical number of each KV cache group. Pages of
     requests that stay move when others leave."""
+    drafted_blocks: Annotated[Literal["none", "whole", "causal"], Dimension(
+        needs=OneOf("drafted_blocks"), label="drafted blocks {}", only_in=("target_verify",),
+        group="speculation"
+    )] = "none"
+    """Whether each row of a verify is a block that a model drafts by one forward: behind its first
+    token stand placeholders, of which none stays. A token sees the `whole` block, or of it those
+    before it alone (`causal`)."""
+    drafted_window: Annotated[int, Dimension(
+        bounds=(0, 1 << 17), needs=Switch("drafted_windows"), edge="drafted window",
+        label="window of drafted blocks", only_in=("target_verify",), group="speculation"
+    )] = 0
+    """Tokens before a drafted block that its model sees, and those before them in the same page; it
+    has a page map of its own, which begins there. 0: it sees all."""
+    draft_adapter: Annotated[bool, Dimension(
+        needs=Switch("draft_adapters"), label="adapter of drafts", only_in=("target_verify",),
+        group="speculation"
+    )] = False
+    """Whether a model drafts blocks by itself, with a LoRA adapter on all tokens of a row but the
+    first. Where it verifies them no token has one."""
     # fmt: on
 
     def __post_init__(self) -> None:

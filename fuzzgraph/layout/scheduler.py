@@ -9,6 +9,7 @@ from itertools import accumulate
 import numpy as np
 
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, group_configs, rank_rows
+from fuzzgraph.case.adapters import DRAFT_ADAPTER
 from fuzzgraph.case.verified_states import (
     TRACK_SLOTS,
     Computed,
@@ -30,6 +31,7 @@ from fuzzgraph.layout.streams import (
     longest_lens,
     prompt_lens,
     token_streams,
+    with_placeholders,
     with_rejected,
 )
 from fuzzgraph.layout.trees import draft_tree
@@ -340,8 +342,14 @@ class Scheduler:
             track_slots=track_slots,
             state_tracked=state_tracked,
             rank_rows=ints([*rank_rows(self.config, step)]),
-            adapters=ints([row.adapter for row in rows]),
+            adapters=ints([self._adapter(row) for row in rows]),
+            plain_tokens=int(self.config.draft_adapter),
         )
+
+    def _adapter(self, row: BatchRow) -> int:
+        """That of the request; of a model that drafts by itself, the one that it drafts with."""
+        drafts = self.config.draft_adapter and self.config.drafted_blocks != "none"
+        return DRAFT_ADAPTER if drafts else row.adapter
 
     def _track(self, step: ReplayStep, live: list[_Request]) -> tuple[IntArray, IntArray]:
         """Where a copy of each row's state goes, and whether this step makes one."""
@@ -378,6 +386,8 @@ class Scheduler:
 
     def _drafted(self, index: int, row: BatchRow, request: _Request) -> IntArray:
         """Tokens of a request at a step; in a verify, drafts that it rejects are others."""
+        if self.config.drafted_blocks != "none":
+            return with_placeholders(request.tokens, row.seq_len - row.new_tokens, row.seq_len)
         stays = self.accepted.get((index, row.request))
         if stays is None:
             return request.tokens

@@ -9,7 +9,7 @@ import numpy as np
 from fuzzgraph.case import Case
 from fuzzgraph.case.verified_states import placeholder_rows
 from fuzzgraph.content import token_ids
-from fuzzgraph.world import VOCAB, IntArray
+from fuzzgraph.world import PLACEHOLDER, VOCAB, IntArray
 
 _SHARED_PREFIX = 1 << 21
 """Stands for "any request" where prefixes share tokens; above every request id."""
@@ -106,6 +106,13 @@ def with_rejected(tokens: IntArray, start: int, stop: int, request: int, case: C
         drafts[0] = (drafts[0] + 1) % VOCAB
     found = tokens.copy()
     found[start:stop] = drafts
+    return found
+
+
+def with_placeholders(tokens: IntArray, start: int, stop: int) -> IntArray:
+    """These tokens, with placeholders behind the one at `start`, up to `stop`."""
+    found = tokens.copy()
+    found[start + 1 : stop] = PLACEHOLDER
     return found
 
 

@@ -91,7 +91,7 @@ def expected(
         outputs["state"] = content_for(config).state_rows(batch, after=True).double()
         outputs["recurrent"] = recurrent_outputs(content_for(config), batch)
         outputs |= _matrix_outputs(batch, config, torch.float64, promised)
-    if config.max_loras and batch.mode != "draft":
+    if (config.max_loras or config.draft_adapter) and batch.mode != "draft":
         outputs[ADAPTED] = adapted_outputs(batch, torch.float64)
     if config.num_experts and batch.mode != "draft":
         outputs[EXPERTS] = expert_outputs(batch, config, torch.float64)
@@ -111,7 +111,7 @@ def yardstick(batch: Batch, config: EngineConfig) -> dict[str, torch.Tensor]:
     outputs = layers | _behind_attention(layers["attention"], batch, config)
     if config.recurrent_state:
         outputs |= _matrix_outputs(batch, config, torch.float32)
-    if config.max_loras and batch.mode != "draft":
+    if (config.max_loras or config.draft_adapter) and batch.mode != "draft":
         outputs[ADAPTED] = adapted_outputs(batch, DTYPES[config.dtype])
     if config.num_experts and batch.mode != "draft":
         outputs[EXPERTS] = expert_outputs(batch, config, DTYPES[config.dtype])

@@ -26,11 +26,32 @@ def draft_model_outputs(
     Args:
         attended: attention of the step as `reference.expected` has it, in any dtype.
     """
+    if config.drafted_blocks != "none":
+        return _block(attended.flatten(1), batch, config)
     if batch.mode == "draft_extend":
         return _extended(attended.flatten(1), batch, config)
     if batch.mode == "draft" and config.spec_topk == 1:
         return _drafted(attended.flatten(1), batch, config)
     return {}
+
+
+def _block(attended: torch.Tensor, batch: Batch, config: EngineConfig) -> dict[str, torch.Tensor]:
+    """Of all tokens of each block; drafted is behind each but the first.
+
+    The model is given the embedding of each token, the same at all positions, and predicts by the
+    token and its position. Source: sglang DFlashWorkerV2.forward_batch_generation (noise_embedding)
+    and _DflashDraftSampler (the first token of a block is known already).
+    """
+    tokens, positions = torch.from_numpy(batch.input_ids), torch.from_numpy(batch.positions)
+    predicted = next_token(tokens, positions, 0)
+    given = content_for(config).hidden_states(tokens, torch.zeros_like(positions))
+    first = torch.from_numpy(batch.new_lens.cumsum() - batch.new_lens)
+    drafted = torch.ones(len(tokens), dtype=torch.bool)
+    drafted[first] = False
+    return {
+        "block_hidden": next_hidden(attended, given, predicted),
+        "block_tokens": predicted[drafted],
+    }
 
 
 def _extended(

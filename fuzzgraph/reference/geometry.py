@@ -58,8 +58,12 @@ def queries_of(batch: Batch, config: EngineConfig) -> Queries:
     columns = np.arange(batch.seq_lens.max(initial=0))
     if batch.tree_parents is not None and config.spec_topk > 1:
         visible = _tree_visible(batch, columns, number, cached)
+    elif config.drafted_blocks == "whole":
+        visible = columns < batch.seq_lens[batch.token_rows][:, None]
     else:
         visible = columns <= (cached + number)[:, None]  # causal, the query itself included
+    if config.drafted_window:  # by column, which is a position: a block is a chain
+        visible &= columns >= drafted_start(batch, config)[batch.token_rows][:, None]
     index = _padded(batch.kv_tokens, columns, batch.token_rows)
     positions = batch.kv_positions.values[index]
     _apply_bounds(visible, positions, batch.positions, config)
@@ -168,6 +172,15 @@ def lines_of(parents: IntArray) -> npt.NDArray[np.bool_]:
     for token in range(1, count):  # a parent precedes its children, so its line is complete
         lines[:, token] |= (above[:, token, :, None] & lines).any(1)
     return lines
+
+
+def drafted_start(batch: Batch, config: EngineConfig) -> IntArray:
+    """[rows] first position that a drafted block sees: that of a page, see `drafted_window`."""
+    if not config.drafted_window:
+        return np.zeros(batch.raw_bs, dtype=np.int64)
+    start = np.maximum(batch.cached_lens - config.drafted_window, 0)
+    found: IntArray = start - start % config.page_size
+    return found
 
 
 def _draft(batch: Batch, config: EngineConfig) -> Queries:

@@ -15,7 +15,7 @@ from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.expert_layer import chosen_experts, expert_counts, local_experts
 from fuzzgraph.fields import PADDED_OF_RANKS
 from fuzzgraph.observation import Field, Observation
-from fuzzgraph.reference.geometry import lines_of, queries_of
+from fuzzgraph.reference.geometry import drafted_start, lines_of, queries_of
 from fuzzgraph.reference.shard import live_tokens
 from fuzzgraph.world import Batch, IntArray
 
@@ -77,6 +77,16 @@ def _draft_width(batch: Batch, config: EngineConfig, _: int) -> IntArray:
 def _widened_lens(batch: Batch, config: EngineConfig, _: int) -> IntArray:
     """Keys of each row once it has computed a place for each draft token."""
     return batch.cached_lens + config.draft_tokens
+
+
+def _drafted_past(batch: Batch, config: EngineConfig, _: int) -> IntArray:
+    """Keys of each row before its drafted block, of those that the block sees."""
+    return batch.cached_lens - drafted_start(batch, config)
+
+
+def _drafted_lens(batch: Batch, config: EngineConfig, _: int) -> IntArray:
+    """The same with those of the block."""
+    return batch.seq_lens - drafted_start(batch, config)
 
 
 def _listed_lens(batch: Batch, config: EngineConfig, _: int) -> IntArray:
@@ -195,7 +205,7 @@ def _states_kept(batch: Batch, config: EngineConfig, _: int) -> IntArray:
 
 def _adapter_ranks(batch: Batch, config: EngineConfig, _: int) -> IntArray:
     """Rank of the LoRA adapter of each token's request, 0 without one."""
-    adapters = batch.adapters[batch.token_rows].tolist()
+    adapters = batch.token_adapters.tolist()
     return np.array([rank_of(adapter) for adapter in adapters], dtype=np.int64)
 
 
@@ -222,6 +232,8 @@ _TRUTHS: dict[str, Callable[..., IntArray]] = {
     "one_each": _one_each,
     "draft_width": _draft_width,
     "widened_lens": _widened_lens,
+    "drafted_past": _drafted_past,
+    "drafted_lens": _drafted_lens,
     "listed_lens": _listed_lens,
     "windowed_lens": _windowed_lens,
     "windowed_past": _windowed_past,

@@ -100,6 +100,11 @@ def _of_draft_model(
 ) -> OutputSpec | None:
     """What stands behind attention: of each drafted token, or of each row that caught up."""
     chain = (config.spec_steps + 1,)
+    if name == "block_tokens":
+        return OutputSpec(batch.num_tokens - batch.raw_bs, (), _TOKEN_IDS)
+    if name == "block_hidden":
+        width = hidden_width(config)
+        return OutputSpec(batch.num_tokens, (width,), (DTYPES[config.dtype],))
     if name in ("parent_list", "top_scores_index"):
         return OutputSpec(batch.raw_bs, chain, _TOKEN_IDS)
     if name == "first_tokens":

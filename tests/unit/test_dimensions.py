@@ -31,6 +31,9 @@ FOLLOWING = {"kv_pool_pages", "num_kv_heads", "v_head_dim", "spec_steps", "draft
     "sparse_kernel",
     "state_pool_size",
     "drafted_prompts",
+    "drafted_blocks",
+    "drafted_window",
+    "draft_adapter",
     "swa_page_size",
 }
 """Fields that another field's feature sets with its own."""

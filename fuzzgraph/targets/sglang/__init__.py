@@ -28,6 +28,11 @@ TARGETS = (
     _row("cpu-graph", "runners.cpu_graph_runner", "CpuGraphTarget", releases="0.5.10 on"),
     _row("aiter-draft-extend", "backends.draft_extend", "DraftExtendTarget", backend="aiter",
          releases="0.5.13 on"),
+    *(
+        _row(f"dflash-draft-{backend}", "runners.dflash", "BlockDraftTarget", backend=backend,
+             releases="0.5.16 on")
+        for backend in ("fa3", "flashinfer", "triton", "trtllm-mha")
+    ),
     _row("dsv4", "backends.dsv4", "Dsv4Target", releases="0.5.12 on"),
     _row("eagle-draft", "runners.eagle_draft", "DraftTarget", kind="draft"),
     _row("eagle-draft-extend", "runners.eagle_draft", "DraftTarget", kind="draft_extend"),
@@ -80,6 +85,7 @@ TARGETS = (
          releases="0.5.21 on"),
     _row("moe-verify", "backends.moe", "MoeTarget", mode="target_verify"),
     _row("nsa", "backends.nsa", "target", mode="decode"),
+    _row("uno", "runners.uno", "UnoTarget", releases="0.5.20 on"),
     _row("trtllm-mha", "backends.trtllm_mha", "target", mode="decode"),
     _row("trtllm-mla", "backends.trtllm_mla", "target", mode="decode"),
     _row("fa3-verify", "backends.fa3", "target", mode="target_verify"),

@@ -102,6 +102,8 @@ class DecodeSession(RunnerSession):
 
     inputs: Sequence[str]
     runner: RunnerDriver
+    draft_worker = False
+    """Whether the runner is the draft worker's."""
     pads_for_ranks = True
     """Whether what runs without a graph beside other ranks is driven as the engine pads it."""
     compared_at_capture: tuple[str, ...] = ("num_token_non_padded", *RANK_COUNTS, "encoder_lens")
@@ -129,7 +131,7 @@ class DecodeSession(RunnerSession):
                 graphs.device,
                 backend=backend,
                 speculative=self._verifies,
-                drafts=drafts,
+                drafts=drafts or self.draft_worker,
                 judged=self._attention is not None,
                 hybrid=getattr(model, "described", None),
                 arguments=arguments,

@@ -288,6 +288,44 @@ DRAFT_EXTEND_EXCUSES: tuple[Excuse, ...] = (
     Excuse("BatchPrefillWithPagedKVCache.causal", "fits", _TWO_PARTS, _ONE_PART),
 )
 
+_BOUND_SUM = (
+    "sglang triton_backend.py init_forward_metadata: a list of seq_lens_sum entries, which for a"
+    " drafted block is a bound (dflash_worker_v2.py and uno_worker_v2.py, draft_seq_lens_sum)"
+)
+
+_BOUNDED_LIST = Excuse(
+    "TritonAttnBackend.*kv_in*",
+    "live",
+    _BOUND_SUM,
+    "kernels read below the last offset; both are declared fields, of eager runs too",
+)
+
+BLOCK_EXCUSES: tuple[Excuse, ...] = (
+    *EXCUSES,
+    _BOUNDED_LIST,
+    *(
+        Excuse(
+            name,
+            "live",
+            "sglang dflash_worker_v2.py _rebuild_compact_draft_cache: a window's page map begins"
+            " with the window, so that a row has fewer pages than its request",
+            "without a window tables are declared fields; outputs are judged",
+        )
+        for name in ("*page_table", "*block_tables")
+    ),
+)
+
+UNO_EXCUSES: tuple[Excuse, ...] = (
+    *EXCUSES,
+    _BOUNDED_LIST,
+    Excuse(
+        "*.spec_info.positions",
+        "form",
+        _VIEW,
+        "positions have a buffer of their own, which is judged; no backend reads Uno's",
+    ),
+)
+
 _CPU_GRAPH = "sglang cpu_graph_runner.py prepare_replay: hands over the batch of the capture"
 
 CPU_GRAPH_EXCUSES: tuple[Excuse, ...] = (

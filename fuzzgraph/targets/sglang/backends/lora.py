@@ -64,7 +64,7 @@ _HELD = (
     common.value("lora_permutation", unjudged=_BY_SLOT, source=_SLOTS),
 )
 """Numbers that kernels read, by slot."""
-Kernels = Literal["triton", "csgmv"]
+Kernels = Literal["triton", "csgmv", "uno_cublas"]
 
 
 class LoraSession(TritonSession):
@@ -185,7 +185,9 @@ def _manager(
         engine_module(_MANAGER).LoRAManager,
         base_model=model.open_layers(described),
         base_hf_config=described,
-        max_loras_per_batch=config.max_loras + 1,
+        max_loras_per_batch=most_adapters(config) + 1
+        if config.draft_adapter
+        else config.max_loras + 1,
         load_config=None,
         dtype=runner.dtype,
         server_args=runner.server_args,

@@ -57,7 +57,11 @@ class DecodeCudaGraphRunnerDriver(RunnerDriver):
             runner.model = Stub(forward=no_forward, shared_experts_config=None)
         self._device = partial(on_device, (module,), config, backend)
         with self._device():
-            self._engine = deferred_capture(module.DecodeCudaGraphRunner)(runner)
+            self._engine = deferred_capture(self._kind(module))(runner)
+
+    def _kind(self, module: Any) -> Any:
+        """The engine's class."""
+        return module.DecodeCudaGraphRunner
 
     @property
     def metadata_glue(self) -> Any:

@@ -288,14 +288,14 @@ def model_runner(
         req_to_token_pool=requests,
         server_args=settings.server_args,
         sliding_window_size=config.swa_window or None,
-        spec_algorithm=_spec_algorithm("EAGLE" if spec else None),
+        spec_algorithm=_spec_algorithm(settings.server_args.speculative_algorithm),
         token_to_kv_pool=kv,
         token_to_kv_pool_allocator=allocator,
         tp_size=group.world_size,
         use_mla_backend=config.attention == "mla",
         tp_group=group,
     )
-    runner.kv_index_translator = _index_translator(runner, config)
+    runner.kv_index_translator = index_translator(runner, config, requests)
     return runner
 
 
@@ -336,14 +336,14 @@ def _kinds_of(hybrid: Any) -> dict[str, Any]:
     return {**named, "mambaish_config": hybrid}
 
 
-def _index_translator(runner: ModelRunner, config: EngineConfig) -> Any:
-    """The engine's own, where the release has one."""
+def index_translator(runner: ModelRunner, config: EngineConfig, requests: Any) -> Any:
+    """The engine's own, where the release has one, over the page map of a request pool."""
     name = "sglang.srt.mem_cache.kv_index_translator"
     if not has_module(name):
         return None
     return call_with_known(
         engine_module(name).KVIndexTranslator,
-        req_to_token=runner.req_to_token_pool.req_to_token,
+        req_to_token=requests.req_to_token,
         token_to_kv_pool_allocator=runner.token_to_kv_pool_allocator,
         token_to_kv_pool=runner.token_to_kv_pool,
         page_size=config.page_size,

@@ -29,9 +29,11 @@ def context_len(config: EngineConfig) -> int:
     A request ends at the context; a verify checks drafts past it (the pool has room), drafts grow
     within it. So do the places of a draft-extend: it starts from what a verify of four tokens at
     most started from, which a server keeps four tokens below the context (sglang 0.5.23
-    tp_worker.py and scheduler.py, max_req_len).
+    tp_worker.py and scheduler.py, max_req_len). Drafted blocks end within the context, as those of
+    requests do that have fewer tokens to generate.
     """
-    past = config.draft_tokens - 1 if "target_verify" in config.modes else 0
+    verifies = "target_verify" in config.modes and config.drafted_blocks == "none"
+    past = config.draft_tokens - 1 if verifies else 0
     grown = config.spec_steps if "draft" in config.modes else 0
     grown += config.draft_tokens if "draft_extend" in config.modes else 0
     return config.max_context_len - past + grown
