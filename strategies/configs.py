@@ -99,6 +99,7 @@ def _coherent(fields: Fields, can: Capabilities, pins: Pins = ()) -> EngineConfi
         fields["max_loras"] = fields["max_loras"] or 1 + fields["max_context_len"] % 3
     if can.experts:
         _experts(fields, can, pins)
+    _prefill_slots(fields, can)
     if not can.capture_beyond_pool:
         pool = fields["req_pool_size"]
         within = tuple(size for size in fields["capture_bs"] if size <= pool)
@@ -173,6 +174,16 @@ def _data_ranks(fields: Fields, can: Capabilities) -> None:
         # By a size that every case draws, so that each of them comes as often.
         fields["dp_size"] = min((8, 1, 2, 1, 2, 1, 1, 1, 1, 4)[context % 10], can.max_dp_size)
         fields["dp_rank"] = context // 10 % fields["dp_size"]
+
+
+def _prefill_slots(fields: Fields, can: Capabilities) -> None:
+    """Room for one to all requests in full prefill graphs."""
+    if fields["prefill_runner"] != "full" or "prefill" not in fields["modes"]:
+        fields["prefill_slots"] = DIMENSIONS["prefill_slots"].default
+    elif fields["prefill_slots"] == 1:
+        # By a size that every case draws, so that each number comes as often.
+        fields["prefill_slots"] = 1 + fields["max_context_len"] % can.max_prefill_slots
+    fields["prefill_slots"] = min(fields["prefill_slots"], fields["req_pool_size"])
 
 
 def _experts(fields: Fields, can: Capabilities, pins: Pins) -> None:

@@ -153,7 +153,7 @@ class EngineConfig(Record, frozen=True, kw_only=True):
     runner: Annotated[Literal["graph", "cpu_graph"], Dimension(
         needs=OneOf("runners"), feature=24, share=9, label="runner {}", group="kernels"
     )] = "graph"
-    prefill_runner: Annotated[Literal["piecewise", "breakable"], Dimension(
+    prefill_runner: Annotated[Literal["piecewise", "breakable", "full"], Dimension(
         needs=OneOf("prefill_runners"), feature=16, label="prefill runner {}",
         only_in=("prefill",), group="kernels"
     )] = "piecewise"
@@ -298,6 +298,11 @@ class EngineConfig(Record, frozen=True, kw_only=True):
     """Whether page maps name pages by virtual numbers, which last as long as a request has the
     page, and a table of the engine's pool has the physical number of each KV cache group. Pages of
     requests that stay move when others leave."""
+    prefill_slots: Annotated[int, Dimension(
+        bounds=(1, 4096), needs=Most("max_prefill_slots", 1, 8, one_is_none=True),
+        label="prefill slots {}", only_in=("prefill",), group="features"
+    )] = 1
+    """Requests for which each full prefill graph has room; a batch of more takes no graph."""
     # fmt: on
 
     def __post_init__(self) -> None:

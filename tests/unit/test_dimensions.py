@@ -27,6 +27,7 @@ FOLLOWING = {"kv_pool_pages", "num_kv_heads", "v_head_dim", "spec_steps", "draft
     "kv_compression",
     "max_loras",
     "num_experts",
+    "prefill_slots",
     "state_track_interval",
     "sparse_kernel",
     "state_pool_size",

@@ -74,6 +74,11 @@ def outputs_in(handed_out: Any, config: EngineConfig) -> dict[str, torch.Tensor]
     return split_layers(handed_out.next_token_logits, config)
 
 
+def hidden_in(handed_out: Any, config: EngineConfig) -> dict[str, torch.Tensor]:
+    """The same in the hidden states that a runner handed out beside logits."""
+    return split_layers(handed_out.hidden_states, config)
+
+
 def demand_forward(input_ids: Any, positions: Any, forward_batch: Any) -> None:
     """What every model of the engine takes.
 
@@ -143,6 +148,11 @@ class AttentionModel:
             windowed = {"layer_id": WINDOW_LAYER, "sliding_window_size": config.swa_window}
             attend = _layer(config, second_content(config), device, **windowed)
             self._second = SecondLayer(config, attend, on_device)
+
+    @property
+    def layers(self) -> tuple[Any, ...]:
+        """The engine's layers, by their numbers."""
+        return (self.layer,) if self._second is None else (self.layer, self._second.attend)
 
     def forward(
         self, input_ids: torch.Tensor, positions: torch.Tensor, forward_batch: Any, **_: Any
@@ -237,7 +247,7 @@ class _Body(torch.nn.Module):
         super().__init__()
         # The engine walks its modules and their layers; parameters it finds none.
         self.attention = AttentionModel(config, device)
-        self.layers = [Stub(self_attn=Stub(attn=self.attention.layer))]
+        self.layers = [Stub(self_attn=Stub(attn=layer)) for layer in self.attention.layers]
 
     def forward(
         self,
@@ -262,3 +272,17 @@ class PrefillModel:
         self, input_ids: torch.Tensor, positions: torch.Tensor, forward_batch: Any, **_: Any
     ) -> Any:
         return as_logits(self.model(input_ids, positions, forward_batch))
+
+
+class FullPrefillModel(PrefillModel):
+    """The same for full graphs, whose runner cuts logits to the requests: its output are the hidden
+    states, which servers ask for with `return_hidden_states`, and of each request's last row."""
+
+    def forward(
+        self, input_ids: torch.Tensor, positions: torch.Tensor, forward_batch: Any, **_: Any
+    ) -> Any:
+        hidden = self.model(input_ids, positions, forward_batch)
+        logits = engine_module(_LOGITS)
+        return logits.LogitsProcessorOutput(
+            next_token_logits=_rows_for_logits(hidden, forward_batch), hidden_states=hidden
+        )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Hashable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -26,7 +28,7 @@ from fuzzgraph.targets.sglang.runners.prefill_cuda_graph_runner import (
     PrefillKind,
     PrefillRunnerDriver,
 )
-from fuzzgraph.targets.sglang.stubs.model_runner import model_runner
+from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner, model_runner
 from fuzzgraph.world import Batch
 
 _REGISTRY = "sglang cuda_graph_buffer_registry.py build_prefill_registry, before it replay_prepare"
@@ -46,8 +48,22 @@ _BY_REQUEST = {
 }
 """What the forward batch says of each request, and what of the logical batch it repeats."""
 
-_COUNT = "num_token_non_padded"
-_SHARE = f"sglang cuda_graph_buffer_registry.py build_prefill_registry: {_COUNT} by the bucket"
+COUNT = "num_token_non_padded"
+_SHARE = f"sglang cuda_graph_buffer_registry.py build_prefill_registry: {COUNT} by the bucket"
+
+
+def token_fields() -> tuple[Field, ...]:
+    """Static inputs of the tokens, which every kind of prefill graphs has."""
+    return (
+        fields.per_token("input_ids", source=_ZEROED),
+        fields.per_token("positions", source=_ZEROED),
+        fields.write_slots("out_cache_loc", source=_ZEROED),
+    )
+
+
+def count_field() -> Field:
+    """The count of this rank's live tokens."""
+    return fields.value(COUNT, source=_SHARE)
 
 
 def _fields() -> tuple[Field, ...]:
@@ -57,11 +73,9 @@ def _fields() -> tuple[Field, ...]:
         for name, repeats in _BY_REQUEST.items()
     )  # fmt: skip
     return (
-        fields.per_token("input_ids", source=_ZEROED),
-        fields.per_token("positions", source=_ZEROED),
-        fields.write_slots("out_cache_loc", source=_ZEROED),
+        *token_fields(),
         *of_requests,
-        fields.value(_COUNT, source=_SHARE),
+        count_field(),
         fields.offsets("qo_indptr", repeats="new_lens", padding=fields.FREE, source=_SUMS),
         fields.offsets("kv_indptr", repeats="cached_lens", padding=fields.FREE, source=_SUMS),
         fields.slot_indices("kv_indices", source=_PREFIX),
@@ -85,13 +99,39 @@ class PrefillSession(RunnerSession):
         self._outputs: Any = None
         if config.attn_tp_size > 1:
             load_ranks()
-        runner = model_runner(config, graphs.device, backend="triton", prefill=kind.name)
-        self._model_runner = runner
-        runner.model = self._model = PrefillModel(config, graphs.device)
-        runner.attn_backend = self.backend = triton_backend(runner)
-        self.watch(self.backend, graphs)
-        self.runner = PrefillRunnerDriver(kind, runner, config, graphs, self.remember)
+        with self.engine_runs():
+            runner = model_runner(
+                config,
+                graphs.device,
+                backend=self.attention,
+                prefill=kind.name,
+                arguments=self.arguments,
+            )
+            self._model_runner = runner
+            runner.model = self._model = self.model(config, graphs.device)
+            runner.attn_backend = self.backend = self._open_backend(runner)
+            self.watch(self.backend, graphs)
+            self._attention = self._model.model.attention
+            self._attention.use(runner.token_to_kv_pool, runner.token_to_kv_pool_allocator)
+            self.runner = PrefillRunnerDriver(kind, runner, config, graphs, self.remember)
         self.pools = judged_pools(runner)
+
+    # What subclasses answer
+
+    attention = "triton"
+    """As `--attention-backend` spells it."""
+    arguments: Mapping[str, Any] = MappingProxyType({})
+    """Of the server, beyond those that follow from a config."""
+    model: type[PrefillModel] = PrefillModel
+
+    def engine_runs(self) -> contextlib.AbstractContextManager[None]:
+        """Around every call of the engine."""
+        return contextlib.nullcontext()
+
+    def _open_backend(self, runner: ModelRunner) -> Any:
+        return triton_backend(runner)
+
+    # The session
 
     @property
     def roots(self) -> Mapping[str, object]:
@@ -124,8 +164,12 @@ class PrefillSession(RunnerSession):
 
     def _count(self) -> dict[str, torch.Tensor]:
         """The count of live tokens, where this release has one."""
-        count = self.runner.find(_COUNT)
-        return {} if count is None else {_COUNT: count.clone()}
+        count = self.runner.find(COUNT)
+        return {} if count is None else {COUNT: count.clone()}
+
+    def capture(self) -> None:
+        with self.engine_runs():
+            super().capture()
 
     def prepare_replay(self, batch: Batch) -> None:
         """The engine pads and prepares inside of its replay: here it decides on the graph."""
@@ -133,8 +177,10 @@ class PrefillSession(RunnerSession):
         self.ran_eagerly, self._declined = True, ""
         if not batch.raw_bs:  # without requests there is no prefill, on the one group of ranks
             return
-        self._translate(batch)
-        self.ran_eagerly = not self.runner.can_run(self._last_batch)
+        self._write_past(batch)
+        with self.engine_runs():
+            self._translate(batch)
+            self.ran_eagerly = not self.runner.can_run(self._last_batch)
         self._declined = self._rule_against(batch) if self.ran_eagerly else ""
 
     def _translate(self, batch: Batch) -> None:
@@ -155,19 +201,23 @@ class PrefillSession(RunnerSession):
     def replay(self, batch: Batch) -> None:
         if not batch.raw_bs:
             return
-        if self.ran_eagerly:
-            self._run_eagerly()
-            return
-        with in_forward_context(self.backend, self._last_batch):  # as the engine's model runner
-            self._outputs = self.runner.replay(self._last_batch)
+        with self.engine_runs():
+            if self.ran_eagerly:
+                self._run_eagerly()
+                return
+            # As the engine's model runner does.
+            with in_forward_context(self.backend, self._last_batch):
+                self._outputs = self.runner.replay(self._last_batch)
 
     def eager(self, batch: Batch) -> None:
         self._use()
         self.ran_eagerly, self._declined = True, ""
         if not batch.raw_bs:
             return
-        self._translate(batch)
-        self._run_eagerly()
+        self._write_past(batch)
+        with self.engine_runs():
+            self._translate(batch)
+            self._run_eagerly()
 
     def _run_eagerly(self) -> None:
         given = self._last_batch
