@@ -31,6 +31,8 @@ _RARE = 25
 """Percent below which configs take turns to have a feature, so that no pool goes without it."""
 _PLANNED_ITEMS = 1 << 20
 """Upper bound of the work items of a split plan, where an eager prefill has a context of tokens."""
+_FULL_TOKENS = 64
+"""Upper bound of a prefill graph's tokens where they are as many as all its requests may have."""
 _DRAFTED_ELEMENTS = 1 << 17
 """Upper bound of the key elements that one replay of a draft gathers over all its steps, branches
 and rows, which keeps the memory of its graphs at a few megabytes."""
@@ -177,13 +179,24 @@ def _data_ranks(fields: Fields, can: Capabilities) -> None:
 
 
 def _prefill_slots(fields: Fields, can: Capabilities) -> None:
-    """Room for one to all requests in full prefill graphs."""
+    """Room for one to all requests in full prefill graphs, none of which has more tokens than its
+    requests may have."""
     if fields["prefill_runner"] != "full" or "prefill" not in fields["modes"]:
         fields["prefill_slots"] = DIMENSIONS["prefill_slots"].default
-    elif fields["prefill_slots"] == 1:
+        return
+    context, sizes = fields["max_context_len"], fields["capture_tokens"]
+    if fields["prefill_slots"] == 1:
         # By a size that every case draws, so that each number comes as often.
-        fields["prefill_slots"] = 1 + fields["max_context_len"] % can.max_prefill_slots
-    fields["prefill_slots"] = min(fields["prefill_slots"], fields["req_pool_size"])
+        drawn = 1 + context % can.max_prefill_slots
+        needed = -(-sizes[-1] // context)
+        fields["prefill_slots"] = max(drawn, min(needed, can.max_prefill_slots))
+    slots = fields["prefill_slots"] = min(fields["prefill_slots"], fields["req_pool_size"])
+    most = slots * context
+    within = {size for size in sizes if size <= most}
+    shared = most <= _FULL_TOKENS and most % fields["attn_tp_size"] == 0
+    if not within or (shared and context % 2):  # a graph that all requests fill together
+        within.add(most)
+    fields["capture_tokens"] = tuple(sorted(within))
 
 
 def _experts(fields: Fields, can: Capabilities, pins: Pins) -> None:
