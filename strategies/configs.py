@@ -102,6 +102,7 @@ def _coherent(fields: Fields, can: Capabilities, pins: Pins = ()) -> EngineConfi
     if can.experts:
         _experts(fields, can, pins)
     _prefill_slots(fields, can)
+    _images(fields, can, pins)
     if not can.capture_beyond_pool:
         pool = fields["req_pool_size"]
         within = tuple(size for size in fields["capture_bs"] if size <= pool)
@@ -197,6 +198,16 @@ def _prefill_slots(fields: Fields, can: Capabilities) -> None:
     if not within or (shared and context % 2):  # a graph that all requests fill together
         within.add(most)
     fields["capture_tokens"] = tuple(sorted(within))
+
+
+def _images(fields: Fields, can: Capabilities, pins: Pins) -> None:
+    """Images in a third of the contexts, of one token, of a few, or of all but one."""
+    context = fields["max_context_len"]
+    if not can.images or fields["modes"] != ("prefill",) or fields["swa_window"]:
+        fields["image_len"] = DIMENSIONS["image_len"].default
+    elif "image_len" not in dict(pins) and not fields["image_len"] and context % 3 == 1:
+        # By a size that every case draws, so that each number comes as often.
+        fields["image_len"] = max(1, (1, 3, 2, context - 1)[context // 3 % 4])
 
 
 def _experts(fields: Fields, can: Capabilities, pins: Pins) -> None:

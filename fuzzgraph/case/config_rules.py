@@ -245,7 +245,15 @@ def _check_ranks(config: EngineConfig) -> None:
 
 
 def _check_prefill(config: EngineConfig) -> None:
-    """Full graphs alone have an axis of requests."""
+    """Full graphs alone have an axis of requests; images are in prompts."""
+    if config.image_len and (config.modes != ("prefill",) or config.swa_window):
+        refuse(
+            "config.image_len",
+            config.image_len,
+            "is of prompts, for a model with layers of one kind; got modes "
+            f"{list(config.modes)} and swa_window={config.swa_window}",
+            "Use modes=['prefill'] without a window.",
+        )
     slots, full = config.prefill_slots, config.prefill_runner == "full"
     if slots > 1 and not full:
         refuse(

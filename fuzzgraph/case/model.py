@@ -303,6 +303,12 @@ class EngineConfig(Record, frozen=True, kw_only=True):
         label="prefill slots {}", only_in=("prefill",), group="features"
     )] = 1
     """Requests for which each full prefill graph has room; a batch of more takes no graph."""
+    image_len: Annotated[int, Dimension(
+        bounds=(0, 1 << 17), needs=Switch("images"), label="images", only_in=("prefill",),
+        group="features", carried_by=("input_embeds",)
+    )] = 0
+    """Tokens of the image with which the prompts of requests with even names begin: they come as
+    embeddings, and every token has multi-modal positions. 0: the model takes text alone."""
     # fmt: on
 
     def __post_init__(self) -> None:

@@ -20,6 +20,7 @@ _EVERYTHING = WIDEST.replace(
     index_topks=(0,),
     prefill_runners=("piecewise", "breakable"),
     max_prefill_slots=1,
+    images=False,
     ragged_verify=False,
     recurrent_verify=False,
     attention_chunks=False,

@@ -167,9 +167,7 @@ class AttentionModel:
     ) -> torch.Tensor:
         """Attention of the tokens' embeddings and the layer behind it; `outputs_in` splits them."""
         _demand_backend()
-        q, k, v = looked_up_qkv(
-            self.embed, self.pos_embed, input_ids, positions, self._config, FORWARD
-        )
+        q, k, v = self.qkv(input_ids, positions)
         if self._config.attention == "mla":
             more = self.more(input_ids, positions, forward_batch)
             out = self._attend_latent(q, k, forward_batch, **more)
@@ -180,6 +178,13 @@ class AttentionModel:
         if self._second is None:
             return first
         return joined_layers(first, self._second.forward(input_ids, positions, forward_batch))
+
+    def qkv(
+        self, input_ids: torch.Tensor, positions: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Queries, keys and values of the tokens."""
+        where = self._config, FORWARD
+        return looked_up_qkv(self.embed, self.pos_embed, input_ids, positions, *where)
 
     def use(self, pool: Any, allocator: Any) -> None:
         """Called once with the KV pool on which the model runs, and what gives out its slots."""
@@ -240,13 +245,15 @@ def _layer(config: EngineConfig, content: Content, device: torch.device, **more:
     return layer
 
 
-class _Body(torch.nn.Module):
+class Body(torch.nn.Module):
     """The outputs of token ids and positions."""
+
+    kind: type[AttentionModel] = AttentionModel
 
     def __init__(self, config: EngineConfig, device: torch.device) -> None:
         super().__init__()
         # The engine walks its modules and their layers; parameters it finds none.
-        self.attention = AttentionModel(config, device)
+        self.attention = self.kind(config, device)
         self.layers = [Stub(self_attn=Stub(attn=layer)) for layer in self.attention.layers]
 
     def forward(
@@ -266,12 +273,16 @@ class PrefillModel:
     shared_experts_config = None
 
     def __init__(self, config: EngineConfig, device: torch.device) -> None:
-        self.model = _Body(config, device)
+        self.model = Body(config, device)
 
     def forward(
         self, input_ids: torch.Tensor, positions: torch.Tensor, forward_batch: Any, **_: Any
     ) -> Any:
-        return as_logits(self.model(input_ids, positions, forward_batch))
+        return as_logits(self.body(input_ids, positions, forward_batch))
+
+    def body(self, input_ids: Any, positions: Any, forward_batch: Any) -> Any:
+        """The body's output."""
+        return self.model(input_ids, positions, forward_batch)
 
 
 class FullPrefillModel(PrefillModel):
@@ -281,7 +292,7 @@ class FullPrefillModel(PrefillModel):
     def forward(
         self, input_ids: torch.Tensor, positions: torch.Tensor, forward_batch: Any, **_: Any
     ) -> Any:
-        hidden = self.model(input_ids, positions, forward_batch)
+        hidden = self.body(input_ids, positions, forward_batch)
         logits = engine_module(_LOGITS)
         return logits.LogitsProcessorOutput(
             next_token_logits=_rows_for_logits(hidden, forward_batch), hidden_states=hidden

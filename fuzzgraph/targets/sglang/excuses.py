@@ -311,6 +311,12 @@ _AGREED = "what all groups agreed on before the graph was chosen; no backend rea
 
 PREFILL_EXCUSES: tuple[Excuse, ...] = (
     *EXCUSES,
+    Excuse(
+        "*.forward_batch.input_ids",
+        "live",
+        "sglang mm_utils.py embed_mm_inputs: puts ids of images below the vocabulary, in place",
+        "a layer gets embeddings; ids of text alone, and all embeddings, are declared fields",
+    ),
     Excuse("*.can_run_*cuda_graph", "fits", _STATIC, _AGREED),
     Excuse("*.is_extend_in_batch", "fits", _STATIC, _AGREED),
 )
@@ -327,7 +333,7 @@ FULL_PREFILL_EXCUSES: tuple[Excuse, ...] = (
     *PREFILL_EXCUSES,
     *(
         Excuse(_PREPARES + name, "form", _VIEW_OF_LIVE, _UNREAD)
-        for name in ("input_ids", "positions", "orig_seq_lens", "extend_start_loc", "extend_*_cpu")
+        for name in ("input_ids", "*positions", "orig_seq_lens", "extend_start_loc", "extend_*_cpu")
     ),
     Excuse(
         _PREPARES + "out_cache_loc",
@@ -345,6 +351,8 @@ FULL_PREFILL_EXCUSES: tuple[Excuse, ...] = (
             "extend_*_cpu",
             "_original_*",
             "global_num_tokens_*",
+            "input_embeds",
+            "mm_inputs",
         )
         for rule in ("kind", "missing")
     ),

@@ -15,16 +15,16 @@ from tests.targets.sglang.changed_lines import change_line
 Plant = Callable[[FullPrefillSession], None]
 
 
-class _Planted(FullPrefillTarget):
+class Planted(FullPrefillTarget):
     def __init__(self, plant: Plant) -> None:
         super().__init__("sglang-full-prefill")
         self._plant = plant
 
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> FullPrefillSession:
-        return _PlantedSession(config, graphs, self._plant)
+        return PlantedSession(config, graphs, self._plant)
 
 
-class _PlantedSession(FullPrefillSession):
+class PlantedSession(FullPrefillSession):
     """Changed once its graphs are captured."""
 
     def __init__(self, config: EngineConfig, graphs: GraphEngine, plant: Plant) -> None:
@@ -52,24 +52,24 @@ def _in_load_batch(session: FullPrefillSession, line: str, other: str = "pass") 
 def keeps_lengths() -> FullPrefillTarget:
     """Lengths of slots behind the requests are not cleared."""
     line = 's["seq_lens"][bs:r].zero_()'
-    return _Planted(lambda session: _in_load_batch(session, line))
+    return Planted(lambda session: _in_load_batch(session, line))
 
 
 def keeps_rows() -> FullPrefillTarget:
     """Slots behind the requests name the rows of earlier ones."""
     line = 's["req_pool_indices"][bs:r].zero_()'
-    return _Planted(lambda session: _in_load_batch(session, line))
+    return Planted(lambda session: _in_load_batch(session, line))
 
 
 def keeps_prefixes() -> FullPrefillTarget:
     """What live requests had cached is not refreshed."""
     line = 's["extend_prefix_lens"][:bs].copy_(forward_batch.extend_prefix_lens)'
-    return _Planted(lambda session: _in_load_batch(session, line))
+    return Planted(lambda session: _in_load_batch(session, line))
 
 
 def _in_metadata(line: str, other: str = "pass") -> FullPrefillTarget:
     name = "_init_full_cg_prefill_metadata"
-    return _Planted(lambda session: change_line(session.backend, name, line, other))
+    return Planted(lambda session: change_line(session.backend, name, line, other))
 
 
 def welds_queries_to_keys() -> FullPrefillTarget:
@@ -93,7 +93,7 @@ def keeps_window_slots() -> FullPrefillTarget:
 
 def replays_nothing() -> FullPrefillTarget:
     """Outputs of the last replay are handed out again."""
-    return _Planted(
+    return Planted(
         lambda session: change_line(
             session.runner._engine.backend, "replay", "self._graphs[shape_key].replay()"
         )
@@ -107,7 +107,7 @@ def keeps_count() -> FullPrefillTarget:
         registry = session.runner._engine.buffer_registry
         change_line(registry, "fill_from", "slot.post_fill(slot.buffer, forward_batch, ctx)")
 
-    return _Planted(plant)
+    return Planted(plant)
 
 
 def watched() -> FullPrefillTarget:
@@ -134,4 +134,4 @@ def watched() -> FullPrefillTarget:
         session.runner._engine.load_batch = note
         session.replay = checked  # type: ignore[method-assign]
 
-    return _Planted(plant)
+    return Planted(plant)

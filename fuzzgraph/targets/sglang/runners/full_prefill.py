@@ -84,6 +84,7 @@ class FullPrefillTarget(SglangTarget):
         max_head_dim=16,
         max_tp_size=4,
         swa_window=True,
+        images=True,
         prefix_by_group=False,
         row_mixings=ROW_MIXINGS,
     )
@@ -124,7 +125,7 @@ def _fields(config: EngineConfig) -> tuple[Field, ...]:
         source=_SENTINELS,
     )  # fmt: skip
     return (
-        *token_fields(),
+        *token_fields(config),
         count_field(),
         fields.request_rows(source=_SENTINELS),
         *lengths,
@@ -156,8 +157,11 @@ class FullPrefillSession(PrefillSession):
     def __init__(self, config: EngineConfig, graphs: GraphEngine, kind: PrefillKind) -> None:
         if is_before(_SECOND) and (config.page_size > 1 or config.swa_window):
             raise NotInRelease("pages and windows are driven from sglang 0.5.16 on")
-        self.fields = _fields(config)
         super().__init__(config, graphs, kind)
+
+    @staticmethod
+    def declared(config: EngineConfig) -> tuple[Field, ...]:
+        return _fields(config)
 
     def engine_runs(self) -> contextlib.AbstractContextManager[None]:
         return cuda_server()

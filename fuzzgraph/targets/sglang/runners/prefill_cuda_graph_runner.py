@@ -186,7 +186,7 @@ def _describe_model(runner: ModelRunner, config: EngineConfig) -> None:
         "moe_fusions": [None] * len(layers),
         "mha_companion_layers": [None] * len(layers),
         "dsa_indexers": None,
-        "is_multimodal": False,
+        "is_multimodal": config.image_len > 0,
         "is_generation": True,
         "graph_shared_output": None,
         "pp_group": Stub(is_first_rank=True, is_last_rank=True, world_size=1),
