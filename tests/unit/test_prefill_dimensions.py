@@ -68,6 +68,6 @@ def test_drawn_slots_hold_every_captured_token() -> None:
         assert config.prefill_slots <= config.req_pool_size
 
 
-def test_images_are_drawn_of_one_token_and_of_more() -> None:
+def test_images_of_several_lengths_are_drawn_beside_text_alone() -> None:
     lens = {swarm_config(_CAN, CI, number).image_len for number in range(60)}
-    assert {0, 1} < lens
+    assert 0 in lens and len(lens) > 2

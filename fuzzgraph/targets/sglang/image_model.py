@@ -48,6 +48,7 @@ class _EmbeddedBody(Body):
 
     def __init__(self, config: EngineConfig, device: torch.device) -> None:
         super().__init__(config, device)
+        self.embed_tokens: torch.nn.Embedding
         self.embed_tokens = torch.nn.Embedding.from_pretrained(self.attention.embed)
 
     def get_input_embeddings(self) -> torch.nn.Embedding:

@@ -37,4 +37,4 @@ def _module(owner: type) -> types.ModuleType:
 
 def _has_source(owner: type, name: str) -> bool:
     """Whether the method is the engine's own, and not put around it by a target."""
-    return vars(owner)[name].__code__.co_filename == _module(owner).__file__
+    return bool(vars(owner)[name].__code__.co_filename == _module(owner).__file__)

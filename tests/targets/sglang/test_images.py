@@ -61,6 +61,7 @@ def test_a_healthy_engine_is_silent(workers: Workers, kind: str, version: str) -
             "keeps_positions",
             {("contract", "mrope_positions.1"), ("contract", "mrope_positions.2")},
         ),
+        ("breakable", "takes_text_positions", {("reference", "attention")}),
     ],
 )
 def test_a_changed_line_is_found_out(
@@ -68,16 +69,6 @@ def test_a_changed_line_is_found_out(
 ) -> None:
     found = workers.findings("0.5.23", image_case(kind, *BESIDE_TEXT), f"{_MUTANTS}:{mutant}")
     assert findings <= {(one.oracle, one.buffer.removeprefix("buffers.")) for one in found}
-
-
-@pytest.mark.sglang
-@pytest.mark.slow
-def test_a_graph_that_is_captured_with_the_positions_of_text_is_found_out(
-    workers: Workers,
-) -> None:
-    case = image_case("breakable", *BESIDE_TEXT)
-    found = workers.findings("0.5.23", case, f"{_MUTANTS}:takes_text_positions")
-    assert [(one.oracle, one.symptom) for one in found] == [("survival", "exception")]
 
 
 @pytest.mark.sglang
