@@ -61,7 +61,10 @@ class _EmbeddedBody(Body):
         forward_batch: Any,
         input_embeds: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        embeds = self.embed_tokens(input_ids) if input_embeds is None else input_embeds
+        embeds = input_embeds
+        if embeds is None:
+            assert input_ids is not None
+            embeds = demand_lookup(self.attention.embed, input_ids, "input_ids", FORWARD)
         demand_rows(positions.T, len(embeds), _POSITIONS, FORWARD)
         attended: torch.Tensor = self.attention.attend(embeds, positions, forward_batch)
         return attended * 1  # something behind attention, so that the last piece holds work
