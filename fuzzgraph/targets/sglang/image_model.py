@@ -32,11 +32,17 @@ class _EmbeddedAttention(AttentionModel):
     def qkv(
         self, input_ids: torch.Tensor, positions: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Here `input_ids` are embeddings, [tokens, columns], and `positions` [3, tokens]."""
+        """Here `input_ids` are embeddings, [tokens, columns], and `positions` [3, tokens].
+
+        One row of positions is those of text, as the engine's rotary embedding takes them.
+        """
         config = self._config
         query = config.num_q_heads * config.head_dim
         keys = query + config.num_kv_heads * config.head_dim
-        packed = input_ids + demand_lookup(self.pos_embed, positions[0], "positions", FORWARD)
+        first = positions if positions.dim() == 1 else positions[0]
+        packed = input_ids + demand_lookup(self.pos_embed, first, "positions", FORWARD)
+        if positions.dim() == 1:
+            return packed[:, :query], packed[:, query:keys], packed[:, keys:]
         moved = demand_lookup(self.mrope_embed, positions[1], _POSITIONS, FORWARD)
         return packed[:, :query] + moved, packed[:, query:keys], packed[:, keys:]
 
