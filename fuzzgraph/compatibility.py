@@ -157,7 +157,9 @@ def table(probes: Sequence[Probe]) -> str:
     notes = list(dict.fromkeys(probe.note for probe in probes if probe.why))
 
     def cell(name: str, version: str) -> str:
-        probe = found[name, version]
+        probe = found.get((name, version))
+        if probe is None:
+            return "not tried"
         return "runs" if probe.runs else f"[{notes.index(probe.note) + 1}]"
 
     lines = [f"| target | {' | '.join(versions)} |", "|---" * (len(versions) + 1) + "|"]
@@ -166,3 +168,25 @@ def table(probes: Sequence[Probe]) -> str:
         lines.append(f"| `{name}` | {cells} |")
     lines += ["", *(f"[{number}] {note}\n" for number, note in enumerate(notes, start=1))]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def tried_before(package: str, text: str) -> tuple[Probe, ...]:
+    """What a table that `table` wrote tells of an engine; () where there is none."""
+    notes = {f"[{number}]": note for number, note in re.findall(r"^\[(\d+)\] (.+)$", text, re.M)}
+    head, _, *rows = [_cells(line) for line in text.splitlines() if line.startswith("|")] or [
+        [],
+        [],
+    ]
+    return tuple(
+        Probe(
+            package=package, target=row[0].strip("`"), release=release, runs=cell == "runs",
+            why=notes.get(cell, ""),
+        )
+        for row in rows
+        for release, cell in zip(head[1:], row[1:], strict=True)
+        if cell != "not tried"
+    )  # fmt: skip
+
+
+def _cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip("|").split("|")]

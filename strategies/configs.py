@@ -33,6 +33,8 @@ _BOUNDS_OF_KEYS = ("sliding_window", "swa_window", "attention_chunk_size", "inde
 """Dimensions by which a query sees fewer keys than all before it."""
 _PLANNED_ITEMS = 1 << 20
 """Upper bound of the work items of a split plan, where an eager prefill has a context of tokens."""
+_FULL_TOKENS = 64
+"""Upper bound of a prefill graph's tokens where they are as many as all its requests may have."""
 _DRAFTED_ELEMENTS = 1 << 17
 """Upper bound of the key elements that one replay of a draft gathers over all its steps, branches
 and rows, which keeps the memory of its graphs at a few megabytes."""
@@ -102,6 +104,8 @@ def _coherent(fields: Fields, can: Capabilities, pins: Pins = ()) -> EngineConfi
         fields["max_loras"] = fields["max_loras"] or 1 + fields["max_context_len"] % 3
     if can.experts:
         _experts(fields, can, pins)
+    _prefill_slots(fields, can)
+    _images(fields, can, pins)
     if not can.capture_beyond_pool:
         pool = fields["req_pool_size"]
         within = tuple(size for size in fields["capture_bs"] if size <= pool)
@@ -193,6 +197,37 @@ def _data_ranks(fields: Fields, can: Capabilities) -> None:
         # By a size that every case draws, so that each of them comes as often.
         fields["dp_size"] = min((8, 1, 2, 1, 2, 1, 1, 1, 1, 4)[context % 10], can.max_dp_size)
         fields["dp_rank"] = context // 10 % fields["dp_size"]
+
+
+def _prefill_slots(fields: Fields, can: Capabilities) -> None:
+    """Room for one to all requests in full prefill graphs, none of which has more tokens than its
+    requests may have."""
+    if fields["prefill_runner"] != "full" or "prefill" not in fields["modes"]:
+        fields["prefill_slots"] = DIMENSIONS["prefill_slots"].default
+        return
+    context, sizes = fields["max_context_len"], fields["capture_tokens"]
+    if fields["prefill_slots"] == 1:
+        # By a size that every case draws, so that each number comes as often.
+        drawn = 1 + context % can.max_prefill_slots
+        needed = -(-sizes[-1] // context)
+        fields["prefill_slots"] = max(drawn, min(needed, can.max_prefill_slots))
+    slots = fields["prefill_slots"] = min(fields["prefill_slots"], fields["req_pool_size"])
+    most = slots * context
+    within = {size for size in sizes if size <= most}
+    shared = most <= _FULL_TOKENS and most % fields["attn_tp_size"] == 0
+    if not within or (shared and context % 2):  # a graph that all requests fill together
+        within.add(most)
+    fields["capture_tokens"] = tuple(sorted(within))
+
+
+def _images(fields: Fields, can: Capabilities, pins: Pins) -> None:
+    """Images in a third of the contexts, of one token, of a few, or of all but one."""
+    context = fields["max_context_len"]
+    if not can.images or fields["modes"] != ("prefill",) or fields["swa_window"]:
+        fields["image_len"] = DIMENSIONS["image_len"].default
+    elif "image_len" not in dict(pins) and not fields["image_len"] and context % 3 == 2:
+        # By a size that every case draws, so that each number comes as often.
+        fields["image_len"] = max(1, (1, 3, 2, context - 1)[context // 3 % 4])
 
 
 def _experts(fields: Fields, can: Capabilities, pins: Pins) -> None:

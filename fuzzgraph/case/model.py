@@ -153,7 +153,7 @@ class EngineConfig(Record, frozen=True, kw_only=True):
     runner: Annotated[Literal["graph", "cpu_graph"], Dimension(
         needs=OneOf("runners"), feature=24, share=9, label="runner {}", group="kernels"
     )] = "graph"
-    prefill_runner: Annotated[Literal["piecewise", "breakable"], Dimension(
+    prefill_runner: Annotated[Literal["piecewise", "breakable", "full"], Dimension(
         needs=OneOf("prefill_runners"), feature=16, label="prefill runner {}",
         only_in=("prefill",), group="kernels"
     )] = "piecewise"
@@ -317,6 +317,17 @@ class EngineConfig(Record, frozen=True, kw_only=True):
     )] = False
     """Whether a model drafts blocks by itself, with a LoRA adapter on all tokens of a row but the
     first. Where it verifies them no token has one."""
+    prefill_slots: Annotated[int, Dimension(
+        bounds=(1, 4096), needs=Most("max_prefill_slots", 1, 8, one_is_none=True),
+        label="prefill slots {}", only_in=("prefill",), group="features"
+    )] = 1
+    """Requests for which each full prefill graph has room; a batch of more takes no graph."""
+    image_len: Annotated[int, Dimension(
+        bounds=(0, 1 << 17), needs=Switch("images"), label="images", only_in=("prefill",),
+        group="features", carried_by=("input_embeds",)
+    )] = 0
+    """Tokens of the image with which the prompts of requests with even names begin: they come as
+    embeddings, and every token has multi-modal positions. 0: the model takes text alone."""
     # fmt: on
 
     def __post_init__(self) -> None:

@@ -65,7 +65,8 @@ def targets(target: str | None, wanted: str | None, write: Path | None, as_json:
         from fuzzgraph.cli.targets_page import page
 
         before = write.read_text(encoding="utf-8") if write.is_file() else ""
-        write_atomically(write, page(probes, records, before).encode())
+        every = [record(name) for name in target_names()]
+        write_atomically(write, page(probes, every, before).encode())
     if as_json:
         say_json({"targets": records, "releases": probes})
     else:

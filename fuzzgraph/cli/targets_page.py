@@ -6,7 +6,7 @@ What was not tried this time stays as the page has it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from typing import TYPE_CHECKING
 
 from fuzzgraph.cli.targets import TargetRecord, excused, judged_modes
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fuzzgraph.compatibility import Probe
 
 _PART = "## Releases of "
+_JUDGED = "### What is judged"
 _HEAD = """\
 # Targets by release
 
@@ -30,12 +31,31 @@ def page(probes: Sequence[Probe], records: Sequence[TargetRecord], before: str =
     """Markdown: which target runs on which release, what is judged, what is excused and why.
 
     Args:
-        before: the page as it is, whose other engines stay.
+        records: of every target.
+        before: the page as it is; what was not tried now stays.
     """
     parts = _parts(before)
     for package in dict.fromkeys(probe.package for probe in probes):
-        parts[package] = _part([one for one in probes if one.package == package], records)
+        now = [one for one in probes if one.package == package]
+        known = {record.name for record in records}
+        parts[package] = _part(_with_earlier(now, parts.get(package, ""), known), records)
     return _HEAD + "\n".join(f"{_PART}{name}\n\n{parts[name]}" for name in parts)
+
+
+def _with_earlier(now: Sequence[Probe], part: str, known: Set[str]) -> list[Probe]:
+    """Also what the page has of targets that exist and were not tried now."""
+    from fuzzgraph.compatibility import tried_before
+    from fuzzgraph.releases import oldest_first
+
+    tried = {(one.target, one.release) for one in now}
+    earlier = [
+        one
+        for one in tried_before(now[0].package, part.partition(_JUDGED)[0])
+        if one.target in known and (one.target, one.release) not in tried
+    ]
+    found = [*earlier, *now]
+    versions = oldest_first({one.release for one in found})
+    return sorted(found, key=lambda one: (versions.index(one.release), one.target))
 
 
 def _parts(text: str) -> dict[str, str]:
@@ -55,7 +75,7 @@ def _part(probes: Sequence[Probe], records: Sequence[TargetRecord]) -> str:
 def _judged_section(records: Sequence[TargetRecord]) -> Iterator[str]:
     """What each target judges, stands in for and excuses; what all have in common stands once."""
     common = [what for what in _first(records).stood_in_for if _in_all(what, records)]
-    yield "### What is judged\n"
+    yield f"{_JUDGED}\n"
     yield f"Stood in for in every target: {'; '.join(common) or 'nothing'}.\n"
     yield "| target | outputs judged | stood in for | excuses |"
     yield "|---|---|---|---|"

@@ -145,7 +145,7 @@ class Scheduler:
         self.encoder_tokens = (
             token_streams(case, encoder, 0, ENCODER) if config.max_encoder_len else {}
         )
-        with_mrope = any(step.mrope for step in case.steps)
+        with_mrope = config.image_len > 0 or any(step.mrope for step in case.steps)
         self.mrope = token_streams(case, longest, 0, MROPE) if with_mrope else {}
 
     # Allocation
@@ -297,7 +297,8 @@ class Scheduler:
             starts = kv_offsets.tolist()
             positions = _cut([kv_positions[i:] for i in starts[:-1]], cached, seq)
             token_rows = np.repeat(np.arange(bs), new)
-        with_mrope = step.mrope and step.mode not in ("draft", "idle")
+        brings_mrope = step.mrope or self.config.image_len > 0
+        with_mrope = brings_mrope and step.mode not in ("draft", "idle")
         kv_tokens = prompts = Ragged(_cut(tokens, zeros, seq), kv_offsets)
         if step.mode == "prefill":
             whole = [self.prompts.get((index, row.request), row.seq_len) for row in rows]

@@ -151,6 +151,11 @@ def _query_offsets(batch: Batch, config: EngineConfig, _: int) -> IntArray:
     return np.append(0, np.cumsum(batch.new_lens))
 
 
+def _row_starts(batch: Batch, config: EngineConfig, _: int) -> IntArray:
+    """First of each row's new tokens among those of the batch."""
+    return np.cumsum(batch.new_lens) - batch.new_lens
+
+
 def _mask(batch: Batch, config: EngineConfig, _: int) -> IntArray:
     """1 where a new token sees a key: token after token, one entry for each key of its row."""
     found = queries_of(batch, config)
@@ -248,6 +253,7 @@ _TRUTHS: dict[str, Callable[..., IntArray]] = {
     "mask_offsets": _mask_offsets,
     "mask": _mask,
     "query_offsets": _query_offsets,
+    "row_starts": _row_starts,
     "chunk_offsets": _chunk_offsets,
     "item_tokens": _item_tokens,
     "item_chunks": _item_chunks,

@@ -49,6 +49,7 @@ TARGETS = (
     _row("trtllm-mla-draft-extend", "backends.draft_extend", "DraftExtendTarget",
          backend="trtllm-mla", releases="0.5.13 on"),
     _row("flashinfer-draft", "backends.flashinfer_draft", "FlashInferDraftTarget"),
+    _row("full-prefill", "runners.full_prefill", "FullPrefillTarget", releases="0.5.15 on"),
     _row("frozen-kv-mtp", "runners.eagle_draft", "DraftTarget", kind="frozen",
          releases="0.5.12 on"),
     _row("multi-layer-draft-extend", "runners.eagle_draft", "DraftTarget", kind="multi_layer"),

@@ -74,6 +74,11 @@ def outputs_in(handed_out: Any, config: EngineConfig) -> dict[str, torch.Tensor]
     return split_layers(handed_out.next_token_logits, config)
 
 
+def hidden_in(handed_out: Any, config: EngineConfig) -> dict[str, torch.Tensor]:
+    """The same in the hidden states that a runner handed out beside logits."""
+    return split_layers(handed_out.hidden_states, config)
+
+
 def demand_forward(input_ids: Any, positions: Any, forward_batch: Any) -> None:
     """What every model of the engine takes.
 
@@ -144,6 +149,11 @@ class AttentionModel:
             attend = _layer(config, second_content(config), device, **windowed)
             self._second = SecondLayer(config, attend, on_device)
 
+    @property
+    def layers(self) -> tuple[Any, ...]:
+        """The engine's layers, by their numbers."""
+        return (self.layer,) if self._second is None else (self.layer, self._second.attend)
+
     def forward(
         self, input_ids: torch.Tensor, positions: torch.Tensor, forward_batch: Any, **_: Any
     ) -> Any:
@@ -157,9 +167,7 @@ class AttentionModel:
     ) -> torch.Tensor:
         """Attention of the tokens' embeddings and the layer behind it; `outputs_in` splits them."""
         _demand_backend()
-        q, k, v = looked_up_qkv(
-            self.embed, self.pos_embed, input_ids, positions, self._config, FORWARD
-        )
+        q, k, v = self.qkv(input_ids, positions)
         if self._config.attention == "mla":
             more = self.more(input_ids, positions, forward_batch)
             out = self._attend_latent(q, k, forward_batch, **more)
@@ -170,6 +178,13 @@ class AttentionModel:
         if self._second is None:
             return first
         return joined_layers(first, self._second.forward(input_ids, positions, forward_batch))
+
+    def qkv(
+        self, input_ids: torch.Tensor, positions: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Queries, keys and values of the tokens."""
+        where = self._config, FORWARD
+        return looked_up_qkv(self.embed, self.pos_embed, input_ids, positions, *where)
 
     def use(self, pool: Any, allocator: Any) -> None:
         """Called once with the KV pool on which the model runs, and what gives out its slots."""
@@ -230,14 +245,16 @@ def _layer(config: EngineConfig, content: Content, device: torch.device, **more:
     return layer
 
 
-class _Body(torch.nn.Module):
+class Body(torch.nn.Module):
     """The outputs of token ids and positions."""
+
+    kind: type[AttentionModel] = AttentionModel
 
     def __init__(self, config: EngineConfig, device: torch.device) -> None:
         super().__init__()
         # The engine walks its modules and their layers; parameters it finds none.
-        self.attention = AttentionModel(config, device)
-        self.layers = [Stub(self_attn=Stub(attn=self.attention.layer))]
+        self.attention = self.kind(config, device)
+        self.layers = [Stub(self_attn=Stub(attn=layer)) for layer in self.attention.layers]
 
     def forward(
         self,
@@ -256,9 +273,27 @@ class PrefillModel:
     shared_experts_config = None
 
     def __init__(self, config: EngineConfig, device: torch.device) -> None:
-        self.model = _Body(config, device)
+        self.model = Body(config, device)
 
     def forward(
         self, input_ids: torch.Tensor, positions: torch.Tensor, forward_batch: Any, **_: Any
     ) -> Any:
-        return as_logits(self.model(input_ids, positions, forward_batch))
+        return as_logits(self.body(input_ids, positions, forward_batch))
+
+    def body(self, input_ids: Any, positions: Any, forward_batch: Any) -> Any:
+        """The body's output."""
+        return self.model(input_ids, positions, forward_batch)
+
+
+class FullPrefillModel(PrefillModel):
+    """The same for full graphs, whose runner cuts logits to the requests: its output are the hidden
+    states, which servers ask for with `return_hidden_states`, and of each request's last row."""
+
+    def forward(
+        self, input_ids: torch.Tensor, positions: torch.Tensor, forward_batch: Any, **_: Any
+    ) -> Any:
+        hidden = self.body(input_ids, positions, forward_batch)
+        logits = engine_module(_LOGITS)
+        return logits.LogitsProcessorOutput(
+            next_token_logits=_rows_for_logits(hidden, forward_batch), hidden_states=hidden
+        )

@@ -17,7 +17,6 @@ from fuzzgraph.ports import GraphEngine, GroupPools, Pools
 from fuzzgraph.row_mixing import mixed_outputs
 from fuzzgraph.targets.sglang.attention_model import (
     AttentionModel,
-    Written,
     in_forward_context,
     outputs_in,
 )
@@ -122,7 +121,6 @@ class DecodeSession(RunnerSession):
         self._config = config
         self._last_batch: Any = None
         self._outputs: Any = None
-        self._past: tuple[Batch, list[Written]] | None = None
         self._verifies = config.modes == ("target_verify",)
         self._attention = model if isinstance(model, AttentionModel) else None
         with self.engine_runs():
@@ -305,15 +303,6 @@ class DecodeSession(RunnerSession):
         if window_slots is not None:
             self._model_runner.token_to_kv_pool.set_swa_loc(window_slots)
         return given
-
-    def _write_past(self, batch: Batch) -> None:
-        """Worked out once for a step, and written in each of its runs."""
-        if self._attention is None:
-            return
-        if self._past is None or self._past[0] is not batch:
-            self._past = batch, list(self._attention.past(batch))
-        for memory, index, values in self._past[1]:
-            memory[index] = values
 
     def _forward_eagerly(self) -> None:
         """Metadata and forward without a graph, as the engine's model runner does both."""

@@ -349,6 +349,53 @@ _AGREED = "what all groups agreed on before the graph was chosen; no backend rea
 
 PREFILL_EXCUSES: tuple[Excuse, ...] = (
     *EXCUSES,
+    Excuse(
+        "*.forward_batch.input_ids",
+        "live",
+        "sglang mm_utils.py embed_mm_inputs: puts ids of images below the vocabulary, in place",
+        "a layer gets embeddings; ids of text alone, and all embeddings, are declared fields",
+    ),
     Excuse("*.can_run_*cuda_graph", "fits", _STATIC, _AGREED),
     Excuse("*.is_extend_in_batch", "fits", _STATIC, _AGREED),
+)
+
+_VIEW_OF_LIVE = (
+    "sglang prefill_cuda_graph_runner.py _prepare_forward_metadata_for_replay: a copy of the live "
+    "batch whose requests alone are padded"
+)
+_UNREAD = "_init_full_cg_prefill_metadata reads none of it at a replay"
+_READ_ENDS = "sglang base_attn_backend.py: says when tables are read no more, prepares nothing"
+_PREPARES = "*.init_forward_metadata_out_graph.forward_batch."
+
+FULL_PREFILL_EXCUSES: tuple[Excuse, ...] = (
+    *PREFILL_EXCUSES,
+    *(
+        Excuse(_PREPARES + name, "form", _VIEW_OF_LIVE, _UNREAD)
+        for name in ("input_ids", "*positions", "orig_seq_lens", "extend_start_loc", "extend_*_cpu")
+    ),
+    Excuse(
+        _PREPARES + "out_cache_loc",
+        "form",
+        _VIEW_OF_LIVE,
+        "slots behind it are zeroed; swa_out_cache_loc is declared, and judged for padding",
+    ),
+    *(
+        Excuse(_PREPARES + name, rule, _VIEW_OF_LIVE, _UNREAD)
+        for name in (
+            "spec_algorithm",
+            "lora_ids",
+            "*num_token_non_padded",
+            "dp_padding_mode",
+            "extend_*_cpu",
+            "_original_*",
+            "global_num_tokens_*",
+            "input_embeds",
+            "mm_inputs",
+        )
+        for rule in ("kind", "missing")
+    ),
+    *(
+        Excuse("*.resolve_prefill_shared_read_ends.*", rule, _READ_ENDS, "no kernel reads it")
+        for rule in ("form", "kind", "fits")
+    ),
 )

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from fuzzgraph.targets.offline.session import GraphSession
+from fuzzgraph.targets.sglang.attention_model import AttentionModel, Written
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
+from fuzzgraph.world import Batch
 
 
 class RunnerSession(GraphSession):
@@ -13,6 +15,9 @@ class RunnerSession(GraphSession):
 
     runner: Any
     _model_runner: ModelRunner
+    _attention: AttentionModel | None = None
+    """The layer whose outputs are judged; None where no layer runs."""
+    _past: tuple[Batch, list[Written]] | None = None
 
     def capture(self) -> None:
         self._use()
@@ -23,3 +28,12 @@ class RunnerSession(GraphSession):
     def _use(self) -> None:
         """Sessions share the process; each brings its own server arguments with it."""
         self._model_runner.configuration.use()
+
+    def _write_past(self, batch: Batch) -> None:
+        """Worked out once for a step, and written in each of its runs."""
+        if self._attention is None:
+            return
+        if self._past is None or self._past[0] is not batch:
+            self._past = batch, list(self._attention.past(batch))
+        for memory, index, values in self._past[1]:
+            memory[index] = values

@@ -27,7 +27,8 @@ Change = Callable[[PrefillSession, Any], None]
 """What becomes of an opened session; its graph engine is given too."""
 
 
-def _changed(kind: str, change: Change) -> PrefillTarget:
+def changed(kind: str, change: Change, *, before_capture: bool = False) -> PrefillTarget:
+    """The target of one kind of graphs, changed once they are captured, or before."""
     target = PrefillTarget("sglang-prefill", kind)
     open_session = target.open
 
@@ -35,11 +36,14 @@ def _changed(kind: str, change: Change) -> PrefillTarget:
         session: Any = open_session(config, graphs)
         capture = session.capture
 
-        def capture_then_change() -> None:
+        def capture_and_change() -> None:
+            if before_capture:
+                change(session, graphs)
             capture()
-            change(session, graphs)
+            if not before_capture:
+                change(session, graphs)
 
-        session.capture = capture_then_change  # type: ignore[method-assign]
+        session.capture = capture_and_change  # type: ignore[method-assign]
         return session
 
     target.open = open_changed  # type: ignore[method-assign]
@@ -139,40 +143,40 @@ def _watched(session: PrefillSession, graphs: Any) -> None:
 
 
 def breakable_doubles_start_locs() -> PrefillTarget:
-    return _changed("breakable", _doubles_start_locs)
+    return changed("breakable", _doubles_start_locs)
 
 
 def breakable_keeps_slots() -> PrefillTarget:
-    return _changed("breakable", _keeps_slots)
+    return changed("breakable", _keeps_slots)
 
 
 def breakable_moves_positions() -> PrefillTarget:
-    return _changed("breakable", _moves_positions)
+    return changed("breakable", _moves_positions)
 
 
 def breakable_plans_once() -> PrefillTarget:
-    return _changed("breakable", _plans_once)
+    return changed("breakable", _plans_once)
 
 
 def breakable_watched() -> PrefillTarget:
-    return _changed("breakable", _watched)
+    return changed("breakable", _watched)
 
 
 def piecewise_doubles_start_locs() -> PrefillTarget:
-    return _changed("tc_piecewise", _doubles_start_locs)
+    return changed("tc_piecewise", _doubles_start_locs)
 
 
 def piecewise_keeps_slots() -> PrefillTarget:
-    return _changed("tc_piecewise", _keeps_slots)
+    return changed("tc_piecewise", _keeps_slots)
 
 
 def piecewise_moves_positions() -> PrefillTarget:
-    return _changed("tc_piecewise", _moves_positions)
+    return changed("tc_piecewise", _moves_positions)
 
 
 def piecewise_plans_once() -> PrefillTarget:
-    return _changed("tc_piecewise", _plans_once)
+    return changed("tc_piecewise", _plans_once)
 
 
 def piecewise_watched() -> PrefillTarget:
-    return _changed("tc_piecewise", _watched)
+    return changed("tc_piecewise", _watched)

@@ -9,6 +9,7 @@ import torch
 
 from fuzzgraph.targets.sglang.forward_batch.attn_tp import counts_of, share_tokens
 from fuzzgraph.targets.sglang.forward_batch.decode import bound, decode_values, given
+from fuzzgraph.targets.sglang.forward_batch.images import image_inputs
 from fuzzgraph.targets.sglang.release import engine_module
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 from fuzzgraph.world import Batch
@@ -38,6 +39,8 @@ def prefill_batch(batch: Batch, runner: ModelRunner) -> Any:
         "extend_logprob_start_lens_cpu": new.tolist(),
         "lora_ids": [None] * batch.raw_bs,
     }
+    if runner.model_config.is_multimodal:
+        values |= image_inputs(batch, runner)
     if runner.tp_size == 1:
         return bound(given(info.ForwardBatch, values), runner)
     values |= counts_of(batch, runner.device)

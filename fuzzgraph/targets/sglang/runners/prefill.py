@@ -52,6 +52,7 @@ class PrefillTarget(SglangTarget):
             max_head_dim=16,
             max_tp_size=4,
             row_mixings=ROW_MIXINGS,
+            images=True,
         )
 
     def refused(self, config: EngineConfig) -> str | None:

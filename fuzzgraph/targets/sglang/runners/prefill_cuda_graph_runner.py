@@ -30,6 +30,10 @@ _PLUGGABLE = "sglang.srt.model_executor.runner.prefill_cuda_graph_runner"
 _BACKENDS = "sglang.srt.model_executor.runner_backend.utils"
 
 
+_FULL_SLOTS = "full_prefill_max_req"
+"""Setting that came with full graphs for prefills; the backend for decodes is older."""
+
+
 @dataclass(frozen=True, slots=True)
 class PrefillKind:
     """Where a runner of the engine is found."""
@@ -55,15 +59,22 @@ BREAKABLE = PrefillKind(
     "BreakableCudaGraphRunner",
     "BreakableCudaGraphBackend",
 )
+FULL = PrefillKind("full", "", "", "FullCudaGraphBackend")
 
 
 def prefill_module(kind: PrefillKind) -> str | None:
     """The module of this release that holds the runner; None where there are no such graphs."""
-    if has_module(kind.module):
+    if kind.module and has_module(kind.module):
         return kind.module
     if has_module(_PLUGGABLE) and hasattr(engine_module(_BACKENDS), kind.backend):
-        return _PLUGGABLE
+        return _PLUGGABLE if kind is not FULL or _FULL_SLOTS in _phase_settings() else None
     return None
+
+
+def _phase_settings() -> tuple[str, ...]:
+    """What a server says of the graphs of one phase, in this release."""
+    phase = engine_module("sglang.srt.model_executor.cuda_graph_config").PhaseConfig
+    return tuple(phase.__dataclass_fields__)
 
 
 class PrefillRunnerDriver:
@@ -175,7 +186,7 @@ def _describe_model(runner: ModelRunner, config: EngineConfig) -> None:
         "moe_fusions": [None] * len(layers),
         "mha_companion_layers": [None] * len(layers),
         "dsa_indexers": None,
-        "is_multimodal": False,
+        "is_multimodal": config.image_len > 0,
         "is_generation": True,
         "graph_shared_output": None,
         "pp_group": Stub(is_first_rank=True, is_last_rank=True, world_size=1),

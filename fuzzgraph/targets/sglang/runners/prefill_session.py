@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Hashable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import torch
 
 from fuzzgraph.case import EngineConfig, Mode
+from fuzzgraph.errors import NotInRelease
 from fuzzgraph.observation import Field, Observation, PaddingRule
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.row_mixing import mixed_outputs
@@ -21,12 +25,15 @@ from fuzzgraph.targets.sglang.backends.triton import triton_backend
 from fuzzgraph.targets.sglang.decode_session import judged_pools
 from fuzzgraph.targets.sglang.forward_batch.attn_tp import load_ranks
 from fuzzgraph.targets.sglang.forward_batch.prefill import prefill_batch
+from fuzzgraph.targets.sglang.image_model import with_images
+from fuzzgraph.targets.sglang.release import is_before
 from fuzzgraph.targets.sglang.runner_session import RunnerSession
 from fuzzgraph.targets.sglang.runners.prefill_cuda_graph_runner import (
+    BREAKABLE,
     PrefillKind,
     PrefillRunnerDriver,
 )
-from fuzzgraph.targets.sglang.stubs.model_runner import model_runner
+from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner, model_runner
 from fuzzgraph.world import Batch
 
 _REGISTRY = "sglang cuda_graph_buffer_registry.py build_prefill_registry, before it replay_prepare"
@@ -46,22 +53,54 @@ _BY_REQUEST = {
 }
 """What the forward batch says of each request, and what of the logical batch it repeats."""
 
-_COUNT = "num_token_non_padded"
-_SHARE = f"sglang cuda_graph_buffer_registry.py build_prefill_registry: {_COUNT} by the bucket"
+COUNT = "num_token_non_padded"
+_SHARE = f"sglang cuda_graph_buffer_registry.py build_prefill_registry: {COUNT} by the bucket"
 
 
-def _fields() -> tuple[Field, ...]:
+_HASHES = (
+    "ids in the place of images are hashes, which the engine puts below the vocabulary in place"
+)
+_EMBEDS = "sglang mm_utils.py prepare_mm_inputs: embeddings of the tokens and images of a batch"
+
+
+def token_fields(config: EngineConfig) -> tuple[Field, ...]:
+    """Static inputs of the tokens, which every kind of prefill graphs has."""
+    ids = fields.per_token("input_ids", source=_ZEROED)
+    always = (
+        fields.per_token("positions", source=_ZEROED),
+        fields.write_slots("out_cache_loc", source=_ZEROED),
+    )
+    if not config.image_len:
+        return (ids, *always)
+    zero = PaddingRule("fill", 0)
+    return (
+        replace(ids, unjudged=_HASHES),
+        *always,
+        *(
+            Field(f"mrope_positions.{row}", "tokens", "nothing", zero, source=_ZEROED,
+                  repeats="mrope" if row else "positions")
+            for row in range(3)
+        ),
+        # Shown as the token whose embedding lies in each row, 0 where none does.
+        Field("input_embeds", "tokens", "nothing", zero, source=_EMBEDS, repeats="input_ids"),
+    )  # fmt: skip
+
+
+def count_field() -> Field:
+    """The count of this rank's live tokens."""
+    return fields.value(COUNT, source=_SHARE)
+
+
+def _fields(config: EngineConfig) -> tuple[Field, ...]:
     of_requests = (
         Field(name, "requests", "row" if name == "req_pool_indices" else "length",
               PaddingRule("fill", 0), source=_LIVE, repeats=repeats)
         for name, repeats in _BY_REQUEST.items()
     )  # fmt: skip
     return (
-        fields.per_token("input_ids", source=_ZEROED),
-        fields.per_token("positions", source=_ZEROED),
-        fields.write_slots("out_cache_loc", source=_ZEROED),
+        *token_fields(config),
         *of_requests,
-        fields.value(_COUNT, source=_SHARE),
+        count_field(),
         fields.offsets("qo_indptr", repeats="new_lens", padding=fields.FREE, source=_SUMS),
         fields.offsets("kv_indptr", repeats="cached_lens", padding=fields.FREE, source=_SUMS),
         fields.slot_indices("kv_indices", source=_PREFIX),
@@ -71,27 +110,62 @@ def _fields() -> tuple[Field, ...]:
 class PrefillSession(RunnerSession):
     """An opened runner on Triton attention, with one layer."""
 
-    fields = _fields()
     runner: PrefillRunnerDriver
     attention_captured = False
 
     def __init__(self, config: EngineConfig, graphs: GraphEngine, kind: PrefillKind) -> None:
         super().__init__()
         self._config = config
+        self.fields = self.declared(config)
         self._declined = ""
         self._last_batch: Any = None
         self._handed_over = 0
         """Tokens of the batch that the graph runner is given; it cuts off what it adds itself."""
         self._outputs: Any = None
+        if config.image_len and kind is BREAKABLE and is_before((0, 5, 12)):
+            # Its graphs hold what surrounds the body too, and so no embeddings of images.
+            raise NotInRelease("images are driven from sglang 0.5.12 on")
         if config.attn_tp_size > 1:
             load_ranks()
-        runner = model_runner(config, graphs.device, backend="triton", prefill=kind.name)
-        self._model_runner = runner
-        runner.model = self._model = PrefillModel(config, graphs.device)
-        runner.attn_backend = self.backend = triton_backend(runner)
-        self.watch(self.backend, graphs)
-        self.runner = PrefillRunnerDriver(kind, runner, config, graphs, self.remember)
+        with self.engine_runs():
+            runner = model_runner(
+                config,
+                graphs.device,
+                backend=self.attention,
+                prefill=kind.name,
+                arguments=self.arguments,
+            )
+            self._model_runner = runner
+            model = with_images(self.model) if config.image_len else self.model
+            runner.model = self._model = model(config, graphs.device)
+            runner.attn_backend = self.backend = self._open_backend(runner)
+            self.watch(self.backend, graphs)
+            self._attention = self._model.model.attention
+            self._attention.use(runner.token_to_kv_pool, runner.token_to_kv_pool_allocator)
+            self.runner = PrefillRunnerDriver(kind, runner, config, graphs, self.remember)
         self.pools = judged_pools(runner)
+
+    # What subclasses answer
+
+    attention = "triton"
+    """As `--attention-backend` spells it."""
+    arguments: Mapping[str, Any] = MappingProxyType({})
+    """Of the server, beyond those that follow from a config."""
+    model: type[PrefillModel] = PrefillModel
+
+    @staticmethod
+    def declared(config: EngineConfig) -> tuple[Field, ...]:
+        """Fields of a session with this config."""
+        return _fields(config)
+
+    def engine_runs(self) -> contextlib.AbstractContextManager[None]:
+        """Around every call of the engine."""
+        return contextlib.nullcontext()
+
+    def _open_backend(self, runner: ModelRunner) -> Any:
+        return triton_backend(runner)
+
+    # The session
 
     @property
     def roots(self) -> Mapping[str, object]:
@@ -114,7 +188,13 @@ class PrefillSession(RunnerSession):
         return len(prepared.input_ids) if prepared else self.runner.sizes[-1]
 
     def _static(self) -> dict[str, torch.Tensor]:
-        return {name: self.runner.tokens(name) for name in _BY_TOKEN}
+        """Static inputs of the tokens by their fields' names; embeddings as they lie there."""
+        found = {name: self.runner.tokens(name) for name in _BY_TOKEN}
+        if self._config.image_len:
+            positions = self.runner.tokens("mrope_positions")
+            found |= {f"mrope_positions.{row}": each for row, each in enumerate(positions)}
+            found["input_embeds"] = self.runner.tokens("input_embeds")
+        return found
 
     def static_buffers(self, key: Hashable) -> dict[str, torch.Tensor]:
         return self._static()
@@ -124,8 +204,12 @@ class PrefillSession(RunnerSession):
 
     def _count(self) -> dict[str, torch.Tensor]:
         """The count of live tokens, where this release has one."""
-        count = self.runner.find(_COUNT)
-        return {} if count is None else {_COUNT: count.clone()}
+        count = self.runner.find(COUNT)
+        return {} if count is None else {COUNT: count.clone()}
+
+    def capture(self) -> None:
+        with self.engine_runs():
+            super().capture()
 
     def prepare_replay(self, batch: Batch) -> None:
         """The engine pads and prepares inside of its replay: here it decides on the graph."""
@@ -133,8 +217,10 @@ class PrefillSession(RunnerSession):
         self.ran_eagerly, self._declined = True, ""
         if not batch.raw_bs:  # without requests there is no prefill, on the one group of ranks
             return
-        self._translate(batch)
-        self.ran_eagerly = not self.runner.can_run(self._last_batch)
+        self._write_past(batch)
+        with self.engine_runs():
+            self._translate(batch)
+            self.ran_eagerly = not self.runner.can_run(self._last_batch)
         self._declined = self._rule_against(batch) if self.ran_eagerly else ""
 
     def _translate(self, batch: Batch) -> None:
@@ -155,19 +241,23 @@ class PrefillSession(RunnerSession):
     def replay(self, batch: Batch) -> None:
         if not batch.raw_bs:
             return
-        if self.ran_eagerly:
-            self._run_eagerly()
-            return
-        with in_forward_context(self.backend, self._last_batch):  # as the engine's model runner
-            self._outputs = self.runner.replay(self._last_batch)
+        with self.engine_runs():
+            if self.ran_eagerly:
+                self._run_eagerly()
+                return
+            # As the engine's model runner does.
+            with in_forward_context(self.backend, self._last_batch):
+                self._outputs = self.runner.replay(self._last_batch)
 
     def eager(self, batch: Batch) -> None:
         self._use()
         self.ran_eagerly, self._declined = True, ""
         if not batch.raw_bs:
             return
-        self._translate(batch)
-        self._run_eagerly()
+        self._write_past(batch)
+        with self.engine_runs():
+            self._translate(batch)
+            self._run_eagerly()
 
     def _run_eagerly(self) -> None:
         given = self._last_batch
@@ -195,6 +285,9 @@ class PrefillSession(RunnerSession):
 
     def used_buffers(self, batch: Batch, rows: int, tokens: int) -> dict[str, torch.Tensor]:
         used = {name: buffer[:tokens].clone() for name, buffer in self._static().items()}
+        if "input_embeds" in used:
+            embed = self._model.model.attention.embed
+            used["input_embeds"] = _tokens_of(used["input_embeds"], embed)
         return used | self._count()
 
     def used_metadata(
@@ -219,3 +312,12 @@ class PrefillSession(RunnerSession):
         found["qo_indptr"] = found["qo_indptr"].int()  # int64 by design, the kernels take either
         found["kv_indices"] = metadata.kv_indices[: found["kv_indptr"][-1]]
         return {name: tensor.clone() for name, tensor in found.items()}
+
+
+def _tokens_of(rows: torch.Tensor, embed: torch.Tensor) -> torch.Tensor:
+    """[tokens] whose embedding each row is; 0 for a row of zeros, -1 for any other row."""
+    same = (rows[:, None] == embed).all(-1)
+    found = same.int().argmax(-1)
+    found[~same.any(-1)] = -1
+    found[(rows == 0).all(-1)] = 0
+    return found

@@ -112,6 +112,14 @@ def latent_widths(config: EngineConfig) -> dict[str, int]:
     }
 
 
+def _hidden_size(config: EngineConfig) -> int:
+    """Columns of a token's embedding: where a model takes embeddings, of its query, key and value,
+    which `content.Content.weights` has packed."""
+    if config.image_len:
+        return int(content_for(config).weights["embed"].shape[1])
+    return config.num_q_heads * config.head_dim
+
+
 def _model_config(config: EngineConfig, dtype: torch.dtype, judged: bool, hybrid: Any) -> Any:
     arch = engine_module("sglang.srt.configs.model_config").AttentionArch
     mla = config.attention == "mla"
@@ -127,15 +135,15 @@ def _model_config(config: EngineConfig, dtype: torch.dtype, judged: bool, hybrid
         head_dim=config.head_dim,
         hf_config=hf_config,
         hf_text_config=hf_config,
-        hidden_size=config.num_q_heads * config.head_dim,
+        hidden_size=_hidden_size(config),
         is_draft_model=False,
         is_encoder_decoder=config.max_encoder_len > 0,
         is_hybrid_swa=config.swa_window > 0,
         is_local_attention_model=config.attention_chunk_size > 0,
         is_mla_breakable_cuda_graph_supported=False,
-        is_multimodal=False,
+        is_multimodal=config.image_len > 0,
         linear_attn_registry_result=None,
-        model_is_mrope=False,
+        model_is_mrope=config.image_len > 0,
         get_max_num_attention_heads=lambda *_: heads,
         num_attention_heads=heads,
         num_hidden_layers=hf_config.num_hidden_layers,

@@ -64,8 +64,8 @@ class SplitForward:
         self._on_capture = on_capture
 
     def __call__(self, input_ids: Any, *args: Any, **kwargs: Any) -> Any:
-        """One forward over as many tokens as `input_ids` has."""
-        size = len(input_ids)
+        """One forward over as many tokens as `input_ids` has, or embeddings in their place."""
+        size = len(kwargs["input_embeds"] if input_ids is None else input_ids)
         pieces = self._pieces.get(size)
         if pieces is None or _warming():
             return self._body(input_ids, *args, **kwargs)

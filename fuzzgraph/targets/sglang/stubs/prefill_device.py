@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from fuzzgraph.targets.offline.cuda_graph import POOL, CudaGraphs
+from fuzzgraph.targets.offline.cuda_graph import POOL, CudaGraphs, RecordedCudaGraph
 from fuzzgraph.targets.offline.patching import replaced_names
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.release import engine_module, has_module
@@ -68,8 +68,8 @@ class PrefillDevice:
         with contextlib.ExitStack() as stack:
             stack.enter_context(self.replaying())
             stack.enter_context(replaced_names([self._module], self._names()))
-            graph = {"CUDAGraph": self._segments.graph_class()}
-            stack.enter_context(replaced_names([torch.cuda], graph))
+            graph = {"CUDAGraph": self._segments.graph_class(), "graph": self._whole}
+            stack.enter_context(replaced_names([torch.cuda, torch.cpu], graph))
             if self.splits:
                 compiling = {"torch": _Torch(self._compile)}
                 stack.enter_context(replaced_names([engine_module(_COMPILE)], compiling))
@@ -96,6 +96,12 @@ class PrefillDevice:
     def _no_stream(self, *_: Any, **__: Any) -> Iterator[Any]:
         """A name for the stream where the engine asks whether it captures on one."""
         yield Stub(stream=POOL if self.splits else None)
+
+    def _whole(
+        self, cuda_graph: RecordedCudaGraph, *_: Any, **__: Any
+    ) -> contextlib.AbstractContextManager[None]:
+        """In place of `torch.cuda.graph`, by which a full graph captures all at once."""
+        return self._segments.capture(cuda_graph)
 
     def _compile(self, body: Callable[..., Any], **_: Any) -> SplitForward:
         return SplitForward(body, self._sizes, self._segments, self._on_capture)
@@ -130,7 +136,9 @@ def _without_weak_views() -> None:
 
 def _give_handles() -> None:
     """Of the shared pool, which the graph engine has."""
-    if not hasattr(torch.cpu, "graph_pool_handle"):
-        torch.cpu.graph_pool_handle = lambda: POOL  # type: ignore[attr-defined]
+    # The engine asks the module of the session's device.
+    for name, value in (("graph_pool_handle", lambda: POOL), ("graph", None)):
+        if not hasattr(torch.cpu, name):
+            setattr(torch.cpu, name, value)
     for module in filter(has_module, _POOLS):
         engine_module(module).set_global_graph_memory_pool(POOL)

@@ -95,8 +95,9 @@ class Configuration:
             self._sizes = sizes.CudaGraphConfig(decode=phase)
             if prefill:
                 tokens = list(config.capture_tokens)
+                slots = {"full_prefill_max_req": config.prefill_slots} if prefill == "full" else {}
                 self._sizes.prefill = sizes.PhaseConfig(
-                    backend=prefill, bs=tokens, max_bs=tokens[-1]
+                    backend=prefill, bs=tokens, max_bs=tokens[-1], **slots
                 )
             values["cuda_graph_config"] = self._sizes
         else:

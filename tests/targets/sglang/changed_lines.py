@@ -1,0 +1,40 @@
+"""Methods of the engine with one line changed, for planted bugs."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import textwrap
+import types
+from typing import Any
+
+
+def change_line(holder: Any, name: str, line: str, other: str = "pass") -> None:
+    """Give this object, and no other of its class, the method with another line.
+
+    Args:
+        holder: of the engine; its class may be a subclass of the engine's.
+        line: as it stands in the source, without what is around it; it comes once.
+        other: takes its place.
+    """
+    owner = next(
+        kind
+        for kind in type(holder).__mro__
+        if name in vars(kind) and kind.__module__.startswith("sglang.") and _has_source(kind, name)
+    )
+    function = vars(owner)[name]
+    source = textwrap.dedent(inspect.getsource(function))
+    assert source.count(line) == 1, f"{owner.__name__}.{name} has {source.count(line)} times {line}"
+    changed = f"from __future__ import annotations\n{source.replace(line, other)}"
+    made: dict[str, Any] = {}
+    exec(compile(changed, function.__code__.co_filename, "exec"), vars(_module(owner)), made)
+    setattr(holder, name, types.MethodType(made[name], holder))
+
+
+def _module(owner: type) -> types.ModuleType:
+    return sys.modules[owner.__module__]
+
+
+def _has_source(owner: type, name: str) -> bool:
+    """Whether the method is the engine's own, and not put around it by a target."""
+    return bool(vars(owner)[name].__code__.co_filename == _module(owner).__file__)

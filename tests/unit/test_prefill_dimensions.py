@@ -1,0 +1,73 @@
+"""Request slots of full prefill graphs, and images in prompts: what a case may say, and means."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from fuzzgraph.capabilities import Capabilities
+from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, validate
+from fuzzgraph.case.images import image_tokens
+from fuzzgraph.errors import InvalidCase
+from fuzzgraph.layout import plan
+from fuzzgraph.strategies import CI
+from fuzzgraph.strategies.configs import swarm_config
+
+_FULL = EngineConfig(
+    modes=("prefill",), capture_bs=(), capture_tokens=(8,), prefill_runner="full", prefill_slots=2
+)
+_CAN = Capabilities(
+    modes=("prefill",), prefill_runners=("full",), max_prefill_slots=4, images=True, max_batch=4
+)
+
+
+def _case(config: EngineConfig, *steps: ReplayStep) -> Case:
+    return validate(Case(schema_version=1, config=config, steps=steps))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"prefill_runner": "breakable"},
+            "are those of full graphs; got prefill_runner='breakable'",
+        ),
+        ({"req_pool_size": 1}, "must be at most req_pool_size=1"),
+        ({"image_len": 2, "swa_window": 2}, "is of prompts, for a model with layers of one kind"),
+        (
+            {"image_len": 2, "modes": ("prefill", "decode"), "capture_bs": (1,)},
+            "is of prompts, for a model with layers of one kind",
+        ),
+    ],
+)
+def test_a_config_that_contradicts_itself_is_refused(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidCase, match=said):
+        _case(msgspec.structs.replace(_FULL, **changes))
+
+
+def test_requests_with_even_names_begin_with_an_image() -> None:
+    config = msgspec.structs.replace(_FULL, image_len=3)
+    assert [image_tokens(config, request) for request in range(4)] == [3, 0, 3, 0]
+
+
+def test_every_prompt_of_a_model_with_images_has_multi_modal_positions() -> None:
+    step = ReplayStep(mode="prefill", rows=(BatchRow(request=0, seq_len=3, new_tokens=3),))
+    (text,) = plan(_case(_FULL, step))
+    (image,) = plan(_case(msgspec.structs.replace(_FULL, image_len=2), step))
+    assert text.mrope is None
+    assert image.mrope is not None and len(image.mrope) == 3
+
+
+def test_drawn_slots_hold_every_captured_token() -> None:
+    drawn = [swarm_config(_CAN, CI, number) for number in range(60)]
+    assert {config.prefill_slots for config in drawn} == {1, 2, 3, 4}
+    for config in drawn:
+        assert config.capture_tokens[-1] <= config.prefill_slots * config.max_context_len
+        assert config.prefill_slots <= config.req_pool_size
+
+
+def test_images_of_several_lengths_are_drawn_beside_text_alone() -> None:
+    lens = {swarm_config(_CAN, CI, number).image_len for number in range(60)}
+    assert 0 in lens and len(lens) > 2
