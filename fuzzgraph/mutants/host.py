@@ -30,7 +30,7 @@ from fuzzgraph.mutants.opening import draw_cases, file_of, load_target
 from fuzzgraph.mutants.planting import NotPlanted, changed_code, live_functions, plant
 from fuzzgraph.mutants.records import Done, Ground, Result
 from fuzzgraph.mutants.source import Source
-from fuzzgraph.mutants.trial import Trial
+from fuzzgraph.mutants.trial import Known, Trial
 from fuzzgraph.mutants.trials import run_all
 from fuzzgraph.worker.messages import Channel
 from fuzzgraph.worker.stages import Enter
@@ -74,7 +74,7 @@ class Host:
         self._cases = draw_cases(self._target, self._sought.seed, CASES)
         self._sources: dict[str, Source] = {}
         self._live: dict[str, list[FunctionType]] = {}
-        self._known: frozenset[str] = frozenset()
+        self._known = Known()
         # An engine that is broken on purpose prints much.
         self._silence = os.open(os.devnull, os.O_WRONLY)
 
@@ -83,7 +83,7 @@ class Host:
         named = self._named()
         ground = self._begin.ground or self._learned()
         self._cases = self._cases[: ground.cases]
-        self._known = frozenset(ground.findings)
+        self._known = Known.of(ground)
         order = named or in_order(self._candidates(ground.executed), self._sought.seed)
         self._live = live_functions(self._sources)
         run_all(
@@ -121,6 +121,8 @@ class Host:
             cases=quiet.cases,
             seconds=round(quiet.seconds, 2),
             findings=tuple(quiet.findings),
+            tried=quiet.tried,
+            shown_by=quiet.shown_by,
             shown=tuple(quiet.findings.values()),
             engine_version=environment.engine_version,
             executed=executed,
@@ -247,7 +249,7 @@ class Host:
         plant(self._sources[candidate.path], candidate, self._live)
 
     @property
-    def known(self) -> frozenset[str]:
+    def known(self) -> Known:
         return self._known
 
     @property

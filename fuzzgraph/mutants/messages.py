@@ -59,8 +59,12 @@ class Quiet(_Message, frozen=True):
 
     cases: int
     seconds: float
+    tried: int
+    """Of the cases, the first so many."""
     findings: dict[str, str]
     """Id of each finding -> a line on it."""
+    shown_by: dict[str, tuple[int, ...]]
+    """Id of each finding -> numbers of the cases that showed it."""
 
 
 class Judged(_Message, frozen=True):

@@ -49,7 +49,11 @@ class Ground(_Record, frozen=True):
     seconds: float
     """Processor seconds that it took for them."""
     findings: tuple[str, ...] = ()
-    """Ids of what it showed: no mutant is found by these."""
+    """Ids of what it showed: no mutant is found by these in a case that showed them."""
+    tried: int = 0
+    """Of the drawn cases, the first so many; in those behind, `findings` find no mutant at all."""
+    shown_by: dict[str, tuple[int, ...]] = {}
+    """Id of each finding -> numbers of the cases that showed it."""
     shown: tuple[str, ...] = ()
     """The same for a reader, one line each."""
     engine_version: str = ""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from typing import Any
 
 from fuzzgraph.case import Case, EngineConfig
@@ -15,7 +15,7 @@ from fuzzgraph.execution import Execution, Verdict
 from fuzzgraph.finding import Finding
 from fuzzgraph.mutants.executed import ExecutedLines
 from fuzzgraph.mutants.messages import Lines, Quiet
-from fuzzgraph.mutants.records import Mutant, Result
+from fuzzgraph.mutants.records import Ground, Mutant, Result
 from fuzzgraph.ports import GraphEngine, Session, Target, engine_packages, unwrapped
 from fuzzgraph.run.events import finding_id
 from fuzzgraph.run.spec import Setup
@@ -24,6 +24,33 @@ from fuzzgraph.worker.stages import Enter, StagedTarget
 _STARTING = ("open", "warmup", "capture")
 CONFIGS_TO_START = 6
 """Configs that all have to fail before a mutant counts as one that does not start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the unchanged engine shows, case by case.
+
+    Args:
+        shown_by: id of a finding -> numbers of the cases that showed it.
+        tried: how many cases were run for it, the first ones.
+    """
+
+    shown_by: Mapping[str, Set[int]] = field(default_factory=dict)
+    tried: int = 0
+
+    @classmethod
+    def of(cls, ground: Ground) -> Known:
+        """What a measurement began with; older logs do not tell cases apart."""
+        return cls(
+            {one: frozenset(ground.shown_by.get(one, ())) for one in ground.findings}, ground.tried
+        )
+
+    def by(self, number: int) -> frozenset[str]:
+        """Ids that find no mutant in a case: what it shows of the unchanged engine; where that was
+        not asked, all that it shows anywhere."""
+        if number >= self.tried:
+            return frozenset(self.shown_by)
+        return frozenset(name for name, cases in self.shown_by.items() if number in cases)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +99,18 @@ class Trial:
             FuzzGraphError: it runs no case, so that no mutant could be told from it.
         """
         execution = self._execution()
-        ran = 0
+        ran = tried = 0
         left_out = ""
         shown: dict[str, str] = {}
+        shown_by: dict[str, tuple[int, ...]] = {}
         for case in self.cases:
             if time.process_time() > seconds:
                 break
             verdict = self._verdict(execution, case)
-            for one in verdict.findings:
-                shown.setdefault(identity(one), _in_a_line(one))
+            for name, one in {identity(one): one for one in verdict.findings}.items():
+                shown.setdefault(name, _in_a_line(one))
+                shown_by[name] = (*shown_by.get(name, ()), tried)
+            tried += 1
             ran += not verdict.skipped
             left_out = left_out or verdict.skipped
         if not ran:
@@ -89,15 +119,17 @@ class Trial:
                 f" ({left_out or 'none came to its end'}), so that no mutant can be told from it."
                 " Give --seconds more, or name another target."
             )
-        return Quiet(cases=ran, seconds=time.process_time(), findings=shown)
+        return Quiet(
+            cases=ran, tried=tried, seconds=time.process_time(), findings=shown, shown_by=shown_by
+        )
 
-    def judged(self, mutant: Mutant, seconds: float, known: frozenset[str]) -> Result:
+    def judged(self, mutant: Mutant, seconds: float, known: Known) -> Result:
         """Run the changed engine until it shows what the unchanged one does not, or time is up."""
         execution = self._execution()
-        lost = _Lost(known)
+        lost = _Lost()
         ran = 0
         left_out = ""
-        for case in self.cases:
+        for number, case in enumerate(self.cases):
             if time.process_time() > seconds:
                 break
             try:
@@ -110,11 +142,11 @@ class Trial:
                 continue
             ran += 1
             findings = verdict.findings
-            if lost.outside(case.config, findings):
+            new = [one for one in findings if identity(one) not in known.by(number)]
+            if lost.outside(case.config, findings, new):
                 if lost.hopeless:
                     break
                 continue
-            new = [one for one in findings if identity(one) not in known]
             new = new or lost.findings
             if new:
                 return found(mutant, new[0], ran)
@@ -156,8 +188,7 @@ class _TracedTarget(StagedTarget):
 class _Lost:
     """Keeps apart an engine that never starts from one that fails to start with some configs."""
 
-    def __init__(self, known: frozenset[str]) -> None:
-        self._known = known
+    def __init__(self) -> None:
         self._configs: set[EngineConfig] = set()
         self.started = False
         self.findings: list[Finding] = []
@@ -168,14 +199,20 @@ class _Lost:
         """Whether it has failed often enough."""
         return not self.started and len(self._configs) >= CONFIGS_TO_START
 
-    def outside(self, config: EngineConfig, findings: Sequence[Finding]) -> bool:
-        """Whether the engine raised before the first step, so that this case judged nothing."""
+    def outside(
+        self, config: EngineConfig, findings: Sequence[Finding], new: Sequence[Finding]
+    ) -> bool:
+        """Whether the engine raised before the first step, so that this case judged nothing.
+
+        Args:
+            new: those of `findings` that the unchanged engine does not show.
+        """
         lost = [one for one in findings if is_start(one)]
         if not lost:
             self.started = True
             return False
         self._configs.add(config)
-        self.findings += [one for one in lost if identity(one) not in self._known]
+        self.findings += [one for one in lost if one in new]
         return not self.started
 
 

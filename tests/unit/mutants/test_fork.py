@@ -27,7 +27,7 @@ pytestmark = [
 def quiet(enter: Enter) -> FromChild:
     enter("capture", -1)
     print("the engine prints")
-    return Quiet(cases=3, seconds=1.0, findings={})
+    return Quiet(cases=3, tried=3, seconds=1.0, findings={}, shown_by={})
 
 
 def killed(enter: Enter) -> FromChild:
@@ -66,7 +66,9 @@ def log(tmp_path: Path) -> int:
 
 
 def test_an_answer_comes_back_and_what_is_printed_goes_to_the_log(tmp_path: Path, log: int) -> None:
-    assert Fork(quiet, log).answer() == Quiet(cases=3, seconds=1.0, findings={})
+    assert Fork(quiet, log).answer() == Quiet(
+        cases=3, tried=3, seconds=1.0, findings={}, shown_by={}
+    )
     assert (tmp_path / "log").read_text() in ("", "the engine prints\n")
 
 

@@ -13,7 +13,7 @@ from fuzzgraph.errors import FuzzGraphError, InvalidCase, TargetFailed
 from fuzzgraph.finding import Finding
 from fuzzgraph.mutants import trial
 from fuzzgraph.mutants.records import Result
-from fuzzgraph.mutants.trial import CONFIGS_TO_START, Trial, identity
+from fuzzgraph.mutants.trial import CONFIGS_TO_START, Known, Trial, identity
 from fuzzgraph.run.events import finding_id
 from fuzzgraph.run.spec import Setup
 from tests.fakes import FakeRunner, FakeTarget, case, finding
@@ -44,8 +44,8 @@ def made(monkeypatch: pytest.MonkeyPatch, bugs: Bugs) -> tuple[Trial, FakeRunner
 def judged(
     monkeypatch: pytest.MonkeyPatch, bugs: Bugs, *known: Finding, seconds: float = 1e9
 ) -> Result:
-    ids = frozenset(identity(one) for one in known)
-    return made(monkeypatch, bugs)[0].judged(mutant("a"), seconds, ids)
+    anywhere = Known({identity(one): frozenset() for one in known})
+    return made(monkeypatch, bugs)[0].judged(mutant("a"), seconds, anywhere)
 
 
 def test_the_first_finding_gives_a_mutant_away(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,6 +59,24 @@ def test_what_the_unchanged_engine_shows_gives_nothing_away(
 ) -> None:
     found = judged(monkeypatch, lambda one: (finding(),), finding())
     assert (found.outcome, found.cases) == ("survived", len(CASES))
+
+
+def test_what_the_unchanged_engine_shows_in_other_cases_gives_a_mutant_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ran, _ = made(monkeypatch, lambda one: (finding(),) if one in CASES[1:3] else ())
+    quiet = ran.quiet(1e9)
+    assert quiet.shown_by == {identity(finding()): (1, 2)}
+    known = Known({one: frozenset(cases) for one, cases in quiet.shown_by.items()}, 4)
+
+    def verdict(number: int) -> tuple[str, int]:
+        changed, _ = made(monkeypatch, lambda one: (finding(),) if one == CASES[number] else ())
+        result = changed.judged(mutant("a"), 1e9, known)
+        return result.outcome, result.cases
+
+    assert verdict(1) == ("survived", len(CASES))
+    assert verdict(3) == ("found", 4)
+    assert verdict(4) == ("survived", len(CASES)), "nobody has run that one unchanged"
 
 
 def test_an_error_that_the_unchanged_engine_raises_hides_no_other(
