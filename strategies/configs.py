@@ -100,7 +100,9 @@ def _coherent(fields: Fields, can: Capabilities, pins: Pins = ()) -> EngineConfi
     _drafted_blocks(fields, can)
     if "dp_size" not in dict(pins):
         _data_ranks(fields, can)
-    if can.loras:  # by a size that every case draws, so that each number comes as often
+    if fields["draft_adapter"]:
+        fields["max_loras"] = DIMENSIONS["max_loras"].default
+    elif can.loras:  # by a size that every case draws, so that each number comes as often
         fields["max_loras"] = fields["max_loras"] or 1 + fields["max_context_len"] % 3
     if can.experts:
         _experts(fields, can, pins)

@@ -154,7 +154,7 @@ class EngineConfig(Record, frozen=True, kw_only=True):
         needs=OneOf("runners"), feature=24, share=9, label="runner {}", group="kernels"
     )] = "graph"
     prefill_runner: Annotated[Literal["piecewise", "breakable", "full"], Dimension(
-        needs=OneOf("prefill_runners"), feature=16, label="prefill runner {}",
+        needs=OneOf("prefill_runners"), feature=16, share=20, label="prefill runner {}",
         only_in=("prefill",), group="kernels"
     )] = "piecewise"
     sliding_window: Annotated[int, Dimension(

@@ -64,7 +64,7 @@ class UnoTarget(LoraTarget):
 
     def __init__(self, name: str) -> None:
         super().__init__(name, "uno_cublas", "target_verify")
-        self.about = "blocks that a model drafts with an adapter and verifies without, by Uno"
+        self.about = "blocks drafted with an adapter and verified without, by Uno"
         self.capabilities = self.capabilities.replace(
             loras=False,
             draft_adapters=True,
