@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 from fuzzgraph.capabilities import Capabilities, least_page_numbers, page_numbers
-from fuzzgraph.case import DIMENSIONS, SPEC_MODES, EngineConfig, group_configs
+from fuzzgraph.case import BOUNDS_OF_KEYS, DIMENSIONS, SPEC_MODES, EngineConfig, group_configs
 from fuzzgraph.splitmix import Chance
 from fuzzgraph.strategies.config_features import FEATURES, Feature, Fields, base_fields
 from fuzzgraph.strategies.profile import Profile
@@ -29,8 +29,6 @@ _POOL_SLOTS = 512
 """Upper bound of page_size times requests, which keeps the pool's tensors small."""
 _RARE = 25
 """Percent below which configs take turns to have a feature, so that no pool goes without it."""
-_BOUNDS_OF_KEYS = ("sliding_window", "swa_window", "attention_chunk_size", "index_topk")
-"""Dimensions by which a query sees fewer keys than all before it."""
 _PLANNED_ITEMS = 1 << 20
 """Upper bound of the work items of a split plan, where an eager prefill has a context of tokens."""
 _FULL_TOKENS = 64
@@ -176,7 +174,7 @@ def _drafted_prompts(fields: Fields, can: Capabilities) -> None:
 def _drafted_blocks(fields: Fields, can: Capabilities) -> None:
     """One of the kinds that a target has, by a size that every case draws."""
     kinds = can.drafted_blocks
-    bounded = [name for name in _BOUNDS_OF_KEYS if fields[name]]
+    bounded = [name for name in BOUNDS_OF_KEYS if fields[name]]
     others = bounded or fields["recurrent_state"] or fields["kv_compression"] != "none"
     if others or fields["modes"] != ("target_verify",) or fields["spec_topk"] > 1:
         fields["drafted_blocks"] = DIMENSIONS["drafted_blocks"].default

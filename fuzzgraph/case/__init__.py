@@ -21,6 +21,7 @@ from fuzzgraph.case.coherence import validate
 from fuzzgraph.case.files import case_schema, decode_case, digest, encode_case, load_case, save_case
 from fuzzgraph.case.kv_groups import attention_outputs, group_configs
 from fuzzgraph.case.model import (
+    BOUNDS_OF_KEYS,
     DIMENSIONS,
     LONGEST_CONTEXT,
     SCHEMA_VERSION,
@@ -35,6 +36,7 @@ from fuzzgraph.case.model import (
 )
 
 __all__ = [
+    "BOUNDS_OF_KEYS",
     "DIMENSIONS",
     "LONGEST_CONTEXT",
     "SCHEMA_VERSION",

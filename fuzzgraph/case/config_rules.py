@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from fuzzgraph.case.model import DIMENSIONS, EngineConfig
+from fuzzgraph.case.model import BOUNDS_OF_KEYS, DIMENSIONS, EngineConfig
 from fuzzgraph.case.verified_states import verifies_states
 from fuzzgraph.errors import InvalidCase
 
@@ -173,10 +173,7 @@ def _check_drafted_blocks(config: EngineConfig) -> None:
         "spec_topk": (config.spec_topk > 1, config.spec_topk),
         "recurrent_state": (config.recurrent_state, True),
         "kv_compression": (config.kv_compression != "none", config.kv_compression),
-        **{
-            name: (getattr(config, name) > 0, getattr(config, name))
-            for name in ("sliding_window", "swa_window", "attention_chunk_size", "index_topk")
-        },
+        **{name: (getattr(config, name) > 0, getattr(config, name)) for name in BOUNDS_OF_KEYS},
     }
     for name, (beside, value) in others.items():
         if beside:

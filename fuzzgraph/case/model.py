@@ -21,6 +21,8 @@ LONGEST_CONTEXT = 1 << 14
 """Tokens of the longest context that is drawn."""
 SPEC_MODES: tuple[Mode, ...] = ("target_verify", "draft_extend", "draft")
 """The modes of speculative decoding."""
+BOUNDS_OF_KEYS = ("sliding_window", "swa_window", "attention_chunk_size", "index_topk")
+"""Dimensions by which a query sees fewer keys than all before it."""
 
 
 def _one_empty_tuple(record: msgspec.Struct, *names: str) -> None:
