@@ -68,6 +68,15 @@ def halves(*shape: int, scale: float = 1.0) -> Tensor:
     return floats(*shape, dtype=torch.float16, scale=scale)
 
 
+def qkv(tokens: int, heads: int, v_heads: int, dim: int = 16) -> tuple[Tensor, ...]:
+    """Queries, keys and values of a recurrent layer, one sequence behind the other."""
+    return (
+        halves(1, tokens, heads, dim),
+        halves(1, tokens, heads, dim, scale=0.5),
+        halves(1, tokens, v_heads, dim),
+    )
+
+
 def decays(*shape: int) -> Tensor:
     """float32 below 0: logarithms of what is kept of a state."""
     return -torch.rand(shape, generator=_random(shape)) - 0.05

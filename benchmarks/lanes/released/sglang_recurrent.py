@@ -14,6 +14,7 @@ from released.row import (
     halves,
     ints,
     longs,
+    qkv,
     starts,
     zeros,
 )
@@ -23,17 +24,9 @@ _FLA = "kernels.ops.attention.fla"
 _LINEAR = "kernels.ops.attention.linear"
 
 
-def _qkv(tokens: int, heads: int, v_heads: int, dim: int = 16) -> tuple[torch.Tensor, ...]:
-    return (
-        halves(1, tokens, heads, dim),
-        halves(1, tokens, heads, dim, scale=0.5),
-        halves(1, tokens, v_heads, dim),
-    )
-
-
 @row(f"{_FLA}.chunk")
 def gated_delta_net_in_chunks(m: Any) -> None:
-    q, k, v = _qkv(70, 2, 4)
+    q, k, v = qkv(70, 2, 4)
     m.chunk_gated_delta_rule(
         q, k, v, decays(1, 70, 4), halves(1, 70, 4).sigmoid(),
         initial_state=zeros(3, 4, 16, 16), initial_state_indices=ints(2, 0),
@@ -43,7 +36,7 @@ def gated_delta_net_in_chunks(m: Any) -> None:
 
 @row(f"{_FLA}.fused_recurrent")
 def gated_delta_net_token_by_token(m: Any) -> None:
-    q, k, v = _qkv(7, 2, 4)
+    q, k, v = qkv(7, 2, 4)
     m.fused_recurrent_gated_delta_rule(
         q, k, v, decays(1, 7, 4), halves(1, 7, 4).sigmoid(), initial_state=floats(2, 4, 16, 16),
         output_final_state=True, cu_seqlens=starts(5, 2, dtype=LONG),
@@ -53,7 +46,7 @@ def gated_delta_net_token_by_token(m: Any) -> None:
 
 @row(f"{_FLA}.fused_recurrent")
 def gated_delta_net_verify(m: Any) -> None:
-    q, k, v = _qkv(6, 2, 4)
+    q, k, v = qkv(6, 2, 4)
     m.fused_recurrent_gated_delta_rule_update(
         q, k, v, decays(1, 6, 4), halves(1, 6, 4).sigmoid(),
         initial_state_source=floats(3, 4, 16, 16), initial_state_indices=ints(2, 0),
@@ -81,7 +74,7 @@ def kda_decode(m: Any) -> None:
 
 @row(f"{_FLA}.kda")
 def kda_in_chunks(m: Any) -> None:
-    q, k, v = _qkv(70, 2, 2, 32)
+    q, k, v = qkv(70, 2, 2, 32)
     m.chunk_kda(
         q, k, v, halves(1, 70, 2, 32), halves(1, 70, 2).sigmoid(),
         initial_state=zeros(3, 2, 32, 32), initial_state_indices=ints(2, 0),
@@ -92,7 +85,7 @@ def kda_in_chunks(m: Any) -> None:
 
 @row(f"{_FLA}.kda")
 def kda_scores_of_chunks(m: Any) -> None:
-    q, k, _ = _qkv(70, 2, 2, 32)
+    q, k, _ = qkv(70, 2, 2, 32)
     m.chunk_kda_scaled_dot_kkt_fwd(
         q, k, decays(1, 70, 2, 32), halves(1, 70, 2).sigmoid().float(), 0.2,
         cu_seqlens=starts(66, 4, dtype=LONG),
@@ -101,7 +94,7 @@ def kda_scores_of_chunks(m: Any) -> None:
 
 @row(f"{_FLA}.chunk_intra_token_parallel")
 def kda_scores_by_token(m: Any) -> None:
-    q, k, _ = _qkv(20, 2, 2, 32)
+    q, k, _ = qkv(20, 2, 2, 32)
     m.chunk_kda_fwd_intra_token_parallel(
         q, k, decays(1, 20, 2, 32), halves(1, 20, 2).sigmoid(), zeros(1, 20, 2, 64),
         zeros(1, 20, 2, 16), 0.2, starts(17, 3, dtype=LONG),
@@ -142,7 +135,7 @@ def gates_of_a_delta_net(m: Any) -> None:
 
 @row(f"{_LINEAR}.fused_sigmoid_gating_recurrent")
 def gates_and_delta_rule(m: Any) -> None:
-    q, k, v = _qkv(3, 2, 4)
+    q, k, v = qkv(3, 2, 4)
     m.fused_sigmoid_gating_delta_rule_update(
         floats(4), halves(3, 4), floats(4), 1.0, 20.0, q, k, v, halves(3, 4),
         floats(4, 4, 16, 16), ints(2, -1, 0), use_qk_l2norm_in_kernel=True,
@@ -196,7 +189,7 @@ def _seg_la(m: Any, most: int, rows: int) -> None:
 
 @row(f"{_LINEAR}.fused_sigmoid_gating_recurrent", unequal="arithmetic on bfloat16")
 def gates_and_delta_rule_as_on_blackwell(m: Any) -> None:
-    q, k, v = (each.bfloat16() for each in _qkv(3, 2, 4))
+    q, k, v = (each.bfloat16() for each in qkv(3, 2, 4))
     m.fused_sigmoid_gating_delta_rule_update(
         floats(4), halves(3, 4 * 16).bfloat16(), floats(4 * 16), 1.0, 20.0, q, k, v,
         halves(3, 4).bfloat16(),

@@ -15,6 +15,7 @@ from released.row import (
     halves,
     ints,
     longs,
+    qkv,
     starts,
     zeros,
 )
@@ -25,17 +26,9 @@ _MAMBA = "model_executor.layers.mamba.ops"
 _LAYERS = "model_executor.layers"
 
 
-def _qkv(tokens: int, heads: int, v_heads: int, dim: int = 16) -> tuple[torch.Tensor, ...]:
-    return (
-        halves(1, tokens, heads, dim),
-        halves(1, tokens, heads, dim, scale=0.5),
-        halves(1, tokens, v_heads, dim),
-    )
-
-
 @row(f"{_FLA}.chunk")
 def gated_delta_net_in_chunks(m: Any) -> None:
-    q, k, v = _qkv(70, 2, 4)
+    q, k, v = qkv(70, 2, 4)
     m.chunk_gated_delta_rule(
         q, k, v, decays(1, 70, 4), halves(1, 70, 4).sigmoid(), initial_state=zeros(2, 4, 16, 16),
         output_final_state=True, cu_seqlens=starts(66, 4, dtype=LONG),
@@ -45,7 +38,7 @@ def gated_delta_net_in_chunks(m: Any) -> None:
 
 @row(f"{_FLA}.fused_recurrent")
 def gated_delta_net_token_by_token(m: Any) -> None:
-    q, k, v = _qkv(7, 2, 4)
+    q, k, v = qkv(7, 2, 4)
     m.fused_recurrent_gated_delta_rule(
         q, k, v, decays(1, 7, 4), halves(1, 7, 4).sigmoid(), initial_state=floats(8, 4, 16, 16),
         cu_seqlens=starts(5, 2, dtype=LONG),
@@ -60,7 +53,7 @@ def gated_delta_net_token_by_token(m: Any) -> None:
 
 @row(f"{_FLA}.fused_sigmoid_gating", f"{_FLA}.fused_gdn_prefill_post_conv")
 def gates_and_delta_rule(m: Any, prefill: Any) -> None:
-    q, k, v = _qkv(3, 2, 4)
+    q, k, v = qkv(3, 2, 4)
     m.fused_sigmoid_gating_delta_rule_update(
         floats(4), halves(3, 4), halves(3, 4), floats(4), q, k, v,
         initial_state=floats(4, 4, 16, 16), cu_seqlens=starts(1, 1, 1, dtype=LONG),
@@ -73,7 +66,7 @@ def gates_and_delta_rule(m: Any, prefill: Any) -> None:
 
 @row(f"{_FLA}.kda")
 def kda_in_chunks(m: Any) -> None:
-    q, k, v = _qkv(70, 2, 2, 32)
+    q, k, v = qkv(70, 2, 2, 32)
     m.chunk_kda_with_fused_gate(
         q, k, v, halves(1, 70, 2, 32), halves(1, 70, 2).sigmoid(), floats(2), floats(2 * 32),
         initial_state=zeros(2, 2, 32, 32), output_final_state=True,
