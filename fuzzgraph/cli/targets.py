@@ -65,7 +65,7 @@ def targets(target: str | None, wanted: str | None, write: Path | None, as_json:
         from fuzzgraph.cli.targets_page import page
 
         before = write.read_text(encoding="utf-8") if write.is_file() else ""
-        every = [record(name) for name in target_names()]
+        every = [record(name) for name in target_names()] if target else records
         write_atomically(write, page(probes, every, before).encode())
     if as_json:
         say_json({"targets": records, "releases": probes})

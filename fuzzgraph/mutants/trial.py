@@ -142,7 +142,8 @@ class Trial:
                 continue
             ran += 1
             findings = verdict.findings
-            new = [one for one in findings if identity(one) not in known.by(number)]
+            shown = known.by(number)
+            new = [one for one in findings if identity(one) not in shown]
             if lost.outside(case.config, findings, new):
                 if lost.hopeless:
                     break

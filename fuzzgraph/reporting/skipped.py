@@ -15,6 +15,9 @@ _UNDONE: dict[Left, tuple[str, str]] = {
 }
 """What is counted, and what was not done with it."""
 
+_UNSUPPORTED = "unsupported by target"
+"""Why a case was skipped of which no reason is on record."""
+
 
 def undone_text(reported: ReportedFinding) -> str:
     """What there was no time for; '' for nothing."""
@@ -77,15 +80,26 @@ def unchecked(launches: Mapping[str, int]) -> list[str]:
     ]
 
 
+def skipped_most(summary: RunSummary) -> list[str]:
+    """The most frequent reason, where generated cases were skipped: those are drawn for the target;
+    empty elsewhere."""
+    if summary.skipped <= summary.corpus_cases and summary.checked:
+        return []
+    if not summary.skips:
+        return ["no case came to its end; give the run more time"] if not summary.cases else []
+    why, count = max(summary.skips.items(), key=lambda entry: entry[1])
+    return [f"skipped {counted(count, 'case')}: {why or _UNSUPPORTED}"]
+
+
 def not_run(summary: RunSummary) -> list[tuple[str, str]]:
     """What, and why; empty where everything ran."""
     rows = [
-        (counted(count, "case"), f"skipped: {reason or 'unsupported by target'}")
+        (counted(count, "case"), f"skipped: {reason or _UNSUPPORTED}")
         for reason, count in summary.skips.items()
     ]
     untold = summary.skipped - sum(summary.skips.values())
     if untold > 0:
-        rows.append((counted(untold, "case"), "skipped: unsupported by target"))
+        rows.append((counted(untold, "case"), f"skipped: {_UNSUPPORTED}"))
     rows += [
         (counted(count, "case"), f"quarantined, never launched: {entry}")
         for entry, count in summary.quarantined.items()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from fuzzgraph.reporting.causes import Cause, causes
 from fuzzgraph.reporting.plain_text import finding_brief, finding_text
-from fuzzgraph.reporting.skipped import killed_text, unchecked, undone_of_run
+from fuzzgraph.reporting.skipped import killed_text, skipped_most, unchecked, undone_of_run
 from fuzzgraph.run.environment import environment_lines
 from fuzzgraph.run.events import Reason, ReportedFinding, RunSummary, Setup
 from fuzzgraph.text.escaping import one_line
@@ -126,7 +126,7 @@ def _figures(summary: RunSummary) -> list[str]:
         + (f"; {_report_in(summary)} {summary.out}" if summary.out else ""),
     ]
     lines.append(f"  environment: {'; '.join(environment_lines(summary.environment))}")
-    lines += _skipped_most(summary)
+    lines += [f"  {line}" for line in skipped_most(summary)]
     lines += [f"  {line}" for line in unchecked(summary.unchecked)]
     lines += [
         f"  kernels run by Triton's own interpreter, {counted(count, 'time')}: {name}"
@@ -148,16 +148,6 @@ def _figures(summary: RunSummary) -> list[str]:
     if summary.findings:
         lines.append(f"  next: {NEXT}")
     return lines
-
-
-def _skipped_most(summary: RunSummary) -> list[str]:
-    """Why cases were skipped, where generated ones were: those are drawn for the target."""
-    if summary.skipped <= summary.corpus_cases and summary.checked:
-        return []
-    if not summary.skips:
-        return ["  no case came to its end; give the run more time"] if not summary.cases else []
-    why, count = max(summary.skips.items(), key=lambda entry: entry[1])
-    return [f"  skipped {counted(count, 'case')}: {why or 'unsupported by target'}"]
 
 
 def _report_in(summary: RunSummary) -> str:
