@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import gcd
 from typing import Any
 
@@ -197,23 +198,25 @@ class _Meeting:
         """Whether a lower program came after a higher one at a place where the order matters."""
         # Atomics of one kind whose old values nobody used give the same in any order.
         free = self._all_of(lambda event: event.order_free and not event.used) & self._one_kind()
-        return bool((self._backwards() & ~free & ~self._sums()).any())
+        return bool((self._backwards & ~free & ~self._sums).any())
 
     def late_sums(self) -> LateSums | None:
         """The sums at places where additions alone were out of order; None if there are none."""
-        wanted = np.unique(self.place[self._backwards() & self._sums()])
+        wanted = np.unique(self.place[self._backwards & self._sums])
         if not len(wanted):
             return None
         return late_sums(
             (event, np.isin(self.places.of(event)[0], wanted)) for event in self.cluster
         )
 
+    @cached_property
     def _backwards(self) -> Array:
         """bool [accesses]: whether the one before it at the same place is of a higher program."""
         behind = (self.place[1:] == self.place[:-1]) & (self.program[1:] < self.program[:-1])
         found: Array = np.r_[False, behind]
         return found
 
+    @cached_property
     def _sums(self) -> Array:
         """bool [accesses]: whether nothing but one kind of addition touched the same place."""
         size = self.places.unit
