@@ -5,7 +5,7 @@ Nothing here is tidied or judged. `rules.handover` says what must hold, `oracles
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import Enum
 from fnmatch import fnmatchcase
@@ -128,6 +128,8 @@ class Handover:
     """Which of the session's watches took it down; each is judged by itself."""
     plans: tuple[str, ...] = ()
     """Arguments that the kernel has laid out for itself: no entry is a row's by its place."""
+    unread: frozenset[str] = frozenset()
+    """Paths of attributes of records that nobody in the backend read while it was called."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,13 +141,22 @@ class Excuse:
     rule: HandoverRule
     source: str
     reason: str
+    where_unread: bool = False
+    """Whether it holds only where the backend did not read the name, in a replay or at capture."""
 
-    def covers(self, name: str, rule: str) -> bool:
-        """Whether it excuses this name from this rule."""
-        return rule == self.rule and fnmatchcase(name, self.what)
+    def covers(self, name: str, rule: str, unread: Collection[str] = ()) -> bool:
+        """Whether it excuses this name from this rule.
+
+        Args:
+            unread: names that the backend was handed and did not read.
+        """
+        if rule != self.rule or not fnmatchcase(name, self.what):
+            return False
+        return name in unread if self.where_unread else True
 
     def __str__(self) -> str:
-        return f"{self.what}, rule {self.rule}: {self.reason} ({self.source})"
+        where = " where the backend does not read it" if self.where_unread else ""
+        return f"{self.what}, rule {self.rule}{where}: {self.reason} ({self.source})"
 
 
 class _AsItIs:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -31,8 +32,8 @@ class TargetRecord(msgspec.Struct, frozen=True, kw_only=True):
     outputs_judged: Mapping[str, str] | None = None
     """Mode -> for which cases, '' for all of them; None where it says nothing of outputs."""
     stood_in_for: tuple[str, ...] = ()
-    excuses: tuple[dict[str, str], ...] = ()
-    """Each with `what`, `rule`, `source`, `reason`."""
+    excuses: tuple[dict[str, Any], ...] = ()
+    """Each with the attributes of an `Excuse`."""
 
 
 @click.command()
@@ -99,10 +100,7 @@ def record(name: str) -> TargetRecord:
         modes=tuple(target.capabilities.modes),
         outputs_judged=None if judged is None else {str(mode): judged[mode] for mode in judged},
         stood_in_for=stood_in_for(target),
-        excuses=tuple(
-            {"what": one.what, "rule": one.rule, "source": one.source, "reason": one.reason}
-            for one in excuses_of(target)
-        ),
+        excuses=tuple(map(asdict, excuses_of(target))),
     )
 
 
@@ -153,9 +151,11 @@ def _details(record: TargetRecord) -> Iterator[str]:
         yield f"  excused: {excused(excuse)}"
 
 
-def excused(excuse: Mapping[str, str]) -> str:
+def excused(excuse: Mapping[str, Any]) -> str:
     """An excuse in one line, with its source."""
-    return "{what}, rule {rule}: {reason} ({source})".format_map(excuse)
+    from fuzzgraph.handover import Excuse
+
+    return str(Excuse(**excuse))
 
 
 def _probes(wanted: str, target: str | None, *, quiet: bool) -> tuple[Probe, ...]:

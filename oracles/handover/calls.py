@@ -110,7 +110,9 @@ def _sizes(got: Part, want: Part, pair: Pair, keys: set[int]) -> Iterator[tuple[
         if live in keys:
             continue  # it may be a list of keys
         known = [one.padded_bs] if live == two.padded_bs else []
-        known += [one.padded_tokens] if live == two.padded_tokens else []
+        # Where tokens are padded without a graph too, as many live ones as rows tell neither.
+        tokens = live == two.padded_tokens or (known and live == two.num_tokens)
+        known += [one.padded_tokens] if tokens else []
         # Positions may look like offsets, which are one more than rows.
         known += [one.padded_bs + 1] if known and are_offsets(want, pair) else []
         if known and size != live:

@@ -17,7 +17,7 @@ from fuzzgraph.oracles.handover.capture import against_capture
 from fuzzgraph.oracles.handover.kernels import kernel_breaches
 from fuzzgraph.oracles.handover.padding import padding_is_fresh
 from fuzzgraph.oracles.handover.runs import against, fields_shown
-from fuzzgraph.oracles.handover.shown import leaf, of_watch, plans, watches
+from fuzzgraph.oracles.handover.shown import leaf, of_watch, plans, unread_in, watches
 
 
 def _is_effect(breach: Breach) -> bool:
@@ -63,17 +63,21 @@ class Handovers:
 
 def excused(step: StepRecord, breach: Breach) -> bool:
     """Whether the target excuses it."""
-    return any(excuse.covers(breach.name, breach.rule) for excuse in step.excuses)
+    return any(_covers(excuse, breach, step) for excuse in step.excuses)
 
 
 def excuses_needed(step: StepRecord) -> list[Excuse]:
     """The target's excuses without which the step had findings."""
     found = list(breaches(step)) if step.excuses else []
     return [
-        excuse
-        for excuse in step.excuses
-        if any(excuse.covers(breach.name, breach.rule) for breach in found)
+        excuse for excuse in step.excuses if any(_covers(excuse, breach, step) for breach in found)
     ]
+
+
+def _covers(excuse: Excuse, breach: Breach, step: StepRecord) -> bool:
+    replay = step.runs["replay"]
+    at = replay.handed_at_capture if breach.stage == "capture" else replay.handovers
+    return excuse.covers(breach.name, breach.rule, unread_in(at))
 
 
 def breaches(step: StepRecord) -> Iterator[Breach]:

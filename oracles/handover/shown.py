@@ -73,6 +73,12 @@ def scalars(handovers: tuple[Handover, ...]) -> Mapping[str, tuple[str, object]]
     }
 
 
+@_kept
+def unread_in(handovers: tuple[Handover, ...]) -> frozenset[str]:
+    """Names that calls handed over, and that the backend did not read."""
+    return frozenset(f"{each.to}.{path}" for each in handovers for path in each.unread)
+
+
 def leaf(path: str) -> str:
     return path.rpartition(".")[2]
 

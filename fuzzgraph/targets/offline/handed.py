@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Hashable
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
@@ -36,6 +37,7 @@ from fuzzgraph.handover import (
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.relays import relay
 from fuzzgraph.targets.offline.methods import Arguments, engine_class, public_methods, put_method
+from fuzzgraph.targets.offline.reads import ReadWatch
 
 __all__ = ["BackendWatch"]
 
@@ -95,6 +97,7 @@ class BackendWatch:
         self._captured: dict[Hashable, _AtCapture] = {}
         self._prepared: dict[str, Part] = {}
         self._records: list[object] = []
+        self._reads = ReadWatch()
         self._returned: dict[str, object] = {}
         for name in [*public_methods(backend)]:
             put_method(backend, name, self._watched(name, getattr(backend, name)))
@@ -103,6 +106,7 @@ class BackendWatch:
         """Forget what was handed over: it was for a forward that nobody asks about."""
         self._calls.clear()
         self._records.clear()
+        self._reads = ReadWatch()
         self._before = None
 
     def captured(self, key: Hashable) -> None:
@@ -125,7 +129,7 @@ class BackendWatch:
             held.tensors = {
                 path: each.detach() for path, each in held.tensors.items() if path not in on_host
             }
-        calls = tuple(call.taken for call in self._calls)
+        calls = self._taken()
         self._captured[key] = _AtCapture(calls, records, held, inputs, on_host)
         if self._graphs.graphs:
             newest: Any = self._graphs.graphs[-1]
@@ -146,7 +150,7 @@ class BackendWatch:
         Args:
             key: of the graph that was replayed; None after an eager run.
         """
-        calls = tuple(call.taken for call in self._calls)
+        calls = self._taken()
         before = self._before
         self.begin()
         records = self._held()
@@ -175,6 +179,13 @@ class BackendWatch:
         held.dropped = tuple(root for root in before if root in held_then - records.keys())
         return (*calls, held)
 
+    def _taken(self) -> tuple[Handover, ...]:
+        """The calls of this run, with what the backend did not read of them."""
+        calls = tuple(call.taken for call in self._calls)
+        for call in calls:
+            call.unread = self._reads.unread(call.to, call.kinds)
+        return calls
+
     def _as_captured(self, graph: _AtCapture) -> Held:
         """What a graph was captured with; lists of numbers as these records have them now."""
         if not graph.held.numbers:
@@ -198,7 +209,8 @@ class BackendWatch:
                 self._take(to, arguments.named(args, kwargs))
             self._depth += 1
             try:
-                result = method(*args, **kwargs)
+                with nullcontext() if self._depth > 1 else self._reads:
+                    result = method(*args, **kwargs)
             finally:
                 self._depth -= 1
             if not self._depth and is_record(result):
@@ -217,6 +229,8 @@ class BackendWatch:
         readable = not self._capturing()
         # A batch goes through several methods; it is taken down where it is handed over first.
         fresh = {name: each for name, each in arguments.items() if self._is_fresh(each)}
+        for name, record in records_in(fresh).items():
+            self._reads.add(f"{to}.{name}", record)
         with as_it_is():
             for path, value in leaves_of(fresh):
                 taken.kinds[path] = kind_of(value)

@@ -107,6 +107,7 @@ EXCUSES: tuple[Excuse, ...] = (
         "sglang kv_loc_plan.py KVLocPlan.bind: runner slots have no virtual ids at capture; those"
         " of a replay stay with the live batch, for the scheduler",
         "no backend reads it; what it is translated to is judged as out_cache_loc",
+        where_unread=True,
     ),
     Excuse(
         "*SparseAttnBackend.*.indexer_seq_lens*",  # of its metadata, and of what it returns
@@ -145,13 +146,21 @@ EXCUSES: tuple[Excuse, ...] = (
         "missing",
         "sglang decode_cuda_graph_runner.py get_spec_info: draft_token=None at capture",
         "what is verified comes by the input ids, which have a buffer of their own",
+        where_unread=True,
     ),
-    Excuse("*.spec_info.positions", "missing", _NO_SPEC, "positions have a buffer of their own"),
+    Excuse(
+        "*.spec_info.positions",
+        "missing",
+        _NO_SPEC,
+        "positions have a buffer of their own",
+        where_unread=True,
+    ),
     Excuse(
         "*.spec_info.seq_lens_*",
         "missing",
         _NO_SPEC,
         "a capture's lengths are those of the runner's buffers, which come beside it",
+        where_unread=True,
     ),
 )
 
@@ -173,12 +182,14 @@ DRAFT_EXCUSES: tuple[Excuse, ...] = (
         "sglang eagle_draft_cuda_graph_runner.py and eagle_draft_extend_cuda_graph_runner.py: copy"
         " those of the batch before the replay",
         f"{_BUFFERS}; the view carries the batch's, of live tokens",
+        where_unread=True,
     ),
     Excuse(
         "*.spec_info.topk_*",
         "form",
         "sglang eagle_draft_cuda_graph_runner.py: copies topk_p and topk_index before the replay",
         f"{_BUFFERS}; the view carries those of live rows",
+        where_unread=True,
     ),
     Excuse(
         "*.input_ids",
@@ -191,8 +202,9 @@ DRAFT_EXCUSES: tuple[Excuse, ...] = (
         "missing",
         _DRAFT,
         "no step of a draft reads it; the worker makes a draft's batch of it",
+        where_unread=True,
     ),
-    Excuse("*.*num_token_non_padded*", "missing", _DRAFT, _COUNTS),
+    Excuse("*.*num_token_non_padded*", "missing", _DRAFT, _COUNTS, where_unread=True),
     Excuse(
         "*.*global_num_tokens*",
         "kind",
@@ -204,32 +216,49 @@ DRAFT_EXCUSES: tuple[Excuse, ...] = (
         "kind",
         "sglang eagle_draft_cuda_graph_runner.py capture_one_shape: the rows that ranks gather",
         "frozen in the graph; no backend reads it",
+        where_unread=True,
     ),
-    Excuse("*.sampling_info", "kind", _DRAFT, f"{_BUFFERS}, filled where drafts are sampled"),
-    Excuse("*.extend_seq_lens*", "kind", _DRAFT, "a draft's step is a decode; extends read them"),
+    Excuse(
+        "*.sampling_info",
+        "kind",
+        _DRAFT,
+        f"{_BUFFERS}, filled where drafts are sampled",
+        where_unread=True,
+    ),
+    Excuse(
+        "*.extend_seq_lens*",
+        "kind",
+        _DRAFT,
+        "a draft's step is a decode; extends read them",
+        where_unread=True,
+    ),
     Excuse(
         "*.mrope_positions",
         "kind",
         _DRAFT,
         f"{_BUFFERS}, filled for models with such positions",
+        where_unread=True,
     ),
     Excuse(
         "*.dp_padding_mode",
         "kind",
         "sglang forward_batch_info.py prepare_mlp_sync_batch: sets it under data parallelism alone",
         "the sizes of a data-parallel gather are frozen in the graph; no backend reads the mode",
+        where_unread=True,
     ),
     Excuse(
         "*.spec_info.select_index",
         "kind",
         "sglang eagle_draft_extend_cuda_graph_runner.py execute: takes it by itself",
         f"{_BUFFERS}, filled before the replay; what is taken by it is judged",
+        where_unread=True,
     ),
     Excuse(
         "*.spec_info.capture_hidden_mode",
         "fits",
         "sglang eagle_info.py EagleDraftInput, up to 0.5.11: FULL unless somebody sets it",
         "which hidden states a forward keeps is read from the batch; they are judged",
+        where_unread=True,
     ),
     Excuse(
         "*.attn_backend",
@@ -248,6 +277,7 @@ DRAFT_EXCUSES: tuple[Excuse, ...] = (
         "form",
         "sglang frozen_kv_mtp_cuda_graph_runner.py: copies the tokens of live rows",
         f"{_BUFFERS}; the view carries those of live rows",
+        where_unread=True,
     ),
     Excuse(
         "*.spec_info.bonus_tokens",
@@ -323,6 +353,7 @@ UNO_EXCUSES: tuple[Excuse, ...] = (
         "form",
         _VIEW,
         "positions have a buffer of their own, which is judged; no backend reads Uno's",
+        where_unread=True,
     ),
 )
 
@@ -341,6 +372,7 @@ CPU_GRAPH_EXCUSES: tuple[Excuse, ...] = (
         "fits",
         _CPU_GRAPH,
         "lora_manager.py reads it under data parallelism, which this runner refuses",
+        where_unread=True,
     ),
 )
 
@@ -355,47 +387,33 @@ PREFILL_EXCUSES: tuple[Excuse, ...] = (
         "sglang mm_utils.py embed_mm_inputs: puts ids of images below the vocabulary, in place",
         "a layer gets embeddings; ids of text alone, and all embeddings, are declared fields",
     ),
-    Excuse("*.can_run_*cuda_graph", "fits", _STATIC, _AGREED),
-    Excuse("*.is_extend_in_batch", "fits", _STATIC, _AGREED),
+    Excuse("*.can_run_*cuda_graph", "fits", _STATIC, _AGREED, where_unread=True),
+    Excuse("*.is_extend_in_batch", "fits", _STATIC, _AGREED, where_unread=True),
 )
 
 _VIEW_OF_LIVE = (
     "sglang prefill_cuda_graph_runner.py _prepare_forward_metadata_for_replay: a copy of the live "
     "batch whose requests alone are padded"
 )
-_UNREAD = "_init_full_cg_prefill_metadata reads none of it at a replay"
 _READ_ENDS = "sglang base_attn_backend.py: says when tables are read no more, prepares nothing"
-_PREPARES = "*.init_forward_metadata_out_graph.forward_batch."
 
 FULL_PREFILL_EXCUSES: tuple[Excuse, ...] = (
     *PREFILL_EXCUSES,
     *(
-        Excuse(_PREPARES + name, "form", _VIEW_OF_LIVE, _UNREAD)
-        for name in ("input_ids", "*positions", "orig_seq_lens", "extend_start_loc", "extend_*_cpu")
+        Excuse(
+            "*.init_forward_metadata_out_graph.forward_batch.*",
+            rule,
+            _VIEW_OF_LIVE,
+            "the graph reads buffers of its own; what is prepared of the view is read",
+            where_unread=True,
+        )
+        for rule in ("form", "kind", "missing")
     ),
     Excuse(
-        _PREPARES + "out_cache_loc",
+        "*.resolve_prefill_shared_read_ends.*",
         "form",
-        _VIEW_OF_LIVE,
-        "slots behind it are zeroed; swa_out_cache_loc is declared, and judged for padding",
-    ),
-    *(
-        Excuse(_PREPARES + name, rule, _VIEW_OF_LIVE, _UNREAD)
-        for name in (
-            "spec_algorithm",
-            "lora_ids",
-            "*num_token_non_padded",
-            "dp_padding_mode",
-            "extend_*_cpu",
-            "_original_*",
-            "global_num_tokens_*",
-            "input_embeds",
-            "mm_inputs",
-        )
-        for rule in ("kind", "missing")
-    ),
-    *(
-        Excuse("*.resolve_prefill_shared_read_ends.*", rule, _READ_ENDS, "no kernel reads it")
-        for rule in ("form", "kind", "fits")
+        _READ_ENDS,
+        "it waits and computes nothing",
+        where_unread=True,
     ),
 )

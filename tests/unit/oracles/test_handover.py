@@ -320,6 +320,28 @@ def test_an_excuse_covers_its_rule_and_no_other() -> None:
     assert len(messages(step, graph, eager)) == 1
 
 
+def test_an_excuse_of_what_is_unread_covers_nothing_that_the_backend_read() -> None:
+    step = record()
+    step.excuses = (Excuse("*.lens", "live", "a source", "it is unread", where_unread=True),)
+    replay, eager = call(lens=ints(1, 2, 0, 0)), call(lens=ints(1, 3))
+    assert len(messages(step, replay, eager)) == 1
+    replay.unread = frozenset({"lens"})
+    assert messages(step, replace(replay), eager) == []
+
+
+def test_what_is_unread_in_a_replay_may_be_read_at_capture() -> None:
+    step = record()
+    step.excuses = (Excuse("*.ids", "form", "a source", "it is unread", where_unread=True),)
+    replay, eager = call(ids=ints(1, 2, 3, 4)), call(ids=ints(1, 2))
+    replay.unread = frozenset({"ids"})
+    captured = call(ids=Part((3,), "int64", 0))
+    step.runs["replay"].handed_at_capture = (captured,)
+    assert len(messages(step, replay, eager)) == 1
+    captured.unread = frozenset({"ids"})
+    step.runs["replay"].handed_at_capture = (replace(captured),)
+    assert messages(step, replay, eager) == []
+
+
 def test_a_batch_that_took_no_graph_is_not_held_against_one() -> None:
     step = record()
     step.runs["replay"].declined = "a rule of the engine"
@@ -415,6 +437,15 @@ def test_a_graph_is_captured_with_an_entry_for_each_of_its_rows() -> None:
     for entries, count in ((12, 0), (11, 1), (13, 1)):
         step.runs["replay"].handed_at_capture = (call(ids=Part((entries,), "int64", 0)),)
         assert len(messages(step, replay, eager)) == count
+
+
+def test_as_many_live_tokens_as_rows_are_either_where_tokens_are_padded_without_a_graph() -> None:
+    step = record()
+    step.runs["replay"] = Observation(2, 4, 2, 8)
+    step.runs["eager"] = Observation(2, 2, 2, 4)
+    for entries, count in ((8, 0), (4, 0), (5, 1)):
+        step.runs["replay"].handed_at_capture = (call(ids=Part((entries,), "int64", 0)),)
+        assert len(messages(step, call(ids=ints(*range(8))), call(ids=ints(0, 1)))) == count
 
 
 def test_a_backend_outside_of_the_graph_gets_live_rows() -> None:
