@@ -22,7 +22,7 @@ from fuzzgraph.reference import capture_truth, live_tokens, live_truth
 from fuzzgraph.rules import metadata
 from fuzzgraph.rules.comparison import first_difference
 from fuzzgraph.rules.writes import moved_text
-from fuzzgraph.world import RESERVED_PAGE, RESERVED_SLOT, Batch
+from fuzzgraph.world import RESERVED_PAGE, RESERVED_SLOT, Batch, IntArray
 
 Breach = tuple[str, str]
 """Field name and what is wrong with it."""
@@ -254,10 +254,12 @@ def _drafted(batch: Batch, row: int) -> list[int]:
 
 def _page_facts(declared: Field, step: StepRecord) -> dict[str, Any]:
     batch, config = _in_group(declared, step)
-    padding = declared.padding_in(batch.mode)
+    padding, pages, lens = declared.padding_in(batch.mode), batch.pages.row, batch.seq_lens
+    if declared.name.startswith("encoder"):
+        pages, lens = _encoder_pages(batch, config), batch.encoder_lens
     return {
-        "pages": [batch.pages.row(row).tolist() for row in range(batch.raw_bs)],
-        "seq_lens": batch.seq_lens.tolist(),
+        "pages": [pages(row).tolist() for row in range(batch.raw_bs)],
+        "seq_lens": lens.tolist(),
         "page_size": config.page_size,
         "padding": padding.kind,
         "value": RESERVED_PAGE if padding.kind == "reserved" else padding.value,
@@ -265,6 +267,12 @@ def _page_facts(declared: Field, step: StepRecord) -> dict[str, Any]:
         # leaves each at its place.
         "in_order": declared.group > 0 or not config.sliding_window,
     }
+
+
+def _encoder_pages(batch: Batch, config: EngineConfig) -> Callable[[int], IntArray]:
+    """Row -> pages of its encoder's tokens."""
+    page = config.page_size
+    return lambda row: batch.encoder_slots.row(row)[::page] // page
 
 
 def _misuses(step: StepRecord) -> Iterator[tuple[Misuse, Stage | None]]:
