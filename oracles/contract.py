@@ -22,7 +22,7 @@ from fuzzgraph.reference import capture_truth, live_tokens, live_truth
 from fuzzgraph.rules import metadata
 from fuzzgraph.rules.comparison import first_difference
 from fuzzgraph.rules.writes import moved_text
-from fuzzgraph.world import RESERVED_PAGE, RESERVED_SLOT, Batch, IntArray
+from fuzzgraph.world import RESERVED_PAGE, RESERVED_SLOT, Batch
 
 Breach = tuple[str, str]
 """Field name and what is wrong with it."""
@@ -254,11 +254,13 @@ def _drafted(batch: Batch, row: int) -> list[int]:
 
 def _page_facts(declared: Field, step: StepRecord) -> dict[str, Any]:
     batch, config = _in_group(declared, step)
-    padding, pages, lens = declared.padding_in(batch.mode), batch.pages.row, batch.seq_lens
+    padding, rows = declared.padding_in(batch.mode), range(batch.raw_bs)
+    pages, lens = [batch.pages.row(row) for row in rows], batch.seq_lens
     if declared.name.startswith("encoder"):
-        pages, lens = _encoder_pages(batch, config), batch.encoder_lens
+        page, lens = config.page_size, batch.encoder_lens
+        pages = [batch.encoder_slots.row(row)[::page] // page for row in rows]
     return {
-        "pages": [pages(row).tolist() for row in range(batch.raw_bs)],
+        "pages": [each.tolist() for each in pages],
         "seq_lens": lens.tolist(),
         "page_size": config.page_size,
         "padding": padding.kind,
@@ -267,12 +269,6 @@ def _page_facts(declared: Field, step: StepRecord) -> dict[str, Any]:
         # leaves each at its place.
         "in_order": declared.group > 0 or not config.sliding_window,
     }
-
-
-def _encoder_pages(batch: Batch, config: EngineConfig) -> Callable[[int], IntArray]:
-    """Row -> pages of its encoder's tokens."""
-    page = config.page_size
-    return lambda row: batch.encoder_slots.row(row)[::page] // page
 
 
 def _misuses(step: StepRecord) -> Iterator[tuple[Misuse, Stage | None]]:

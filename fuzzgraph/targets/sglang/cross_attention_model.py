@@ -50,11 +50,11 @@ class CrossAttentionModel(AttentionModel):
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, forward_batch: Any
     ) -> torch.Tensor:
         own = super().attend_heads(q, k, v, forward_batch)
-        lens = forward_batch.encoder_lens
+        lens: torch.Tensor = forward_batch.encoder_lens
         if not _captures() and not lens.any():
             return own
         # Keys and values of an encoder are there: a decode hands over none.
-        seen = self.cross(q.contiguous(), None, None, forward_batch)
+        seen: torch.Tensor = self.cross(q.contiguous(), None, None, forward_batch)
         demand_instance(seen, torch.Tensor, "what cross attention computed", FORWARD)
         return own + (lens != 0).reshape(-1, 1) * seen
 

@@ -4,7 +4,7 @@ The second layer attends to the tokens of a request's encoder, whose slots lie i
 in `req_to_token` (sglang `prepare_encoder_info_extend`). Pages have one token: the engine takes the
 pages of a decode by its lengths, which leave the encoder out (`alloc_for_decode`), and text begins
 anywhere in a page. No server has such a model behind a sliding window, which backends assert; none
-of these models has data-parallel attention, or is verified.
+of these models has data-parallel attention, dense layers apart from its ranks, or drafts.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ def cross_attention(backend: AttentionBackend) -> AttentionBackend:
         ("prefix_beside_encoder", False),
         ("modes", ("decode",)),
         ("max_dp_size", 1),
+        ("max_tp_size", 1),
     )
     return replace(
         backend,
