@@ -22,7 +22,7 @@ from fuzzgraph.targets.sglang.backends.attention_backend import (
     Tensors,
     attributes,
 )
-from fuzzgraph.targets.sglang.backends.cross_attention import cross_attention
+from fuzzgraph.targets.sglang.cross_attention import cross_attention
 from fuzzgraph.targets.sglang.release import engine_module
 
 FA_METADATA = {

@@ -18,7 +18,7 @@ from fuzzgraph.targets.sglang.backends.attention_backend import (
     AttentionBackend,
     Tensors,
 )
-from fuzzgraph.targets.sglang.backends.cross_attention import cross_attention
+from fuzzgraph.targets.sglang.cross_attention import cross_attention
 
 _EAGER = ("decode_wrappers", "prefill_wrappers", "decode_wrapper", "prefill_wrapper")
 """Attributes of the metadata; those of latent attention are single."""
