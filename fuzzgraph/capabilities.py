@@ -49,10 +49,15 @@ _OTHERS: dict[str, tuple[Any, Any]] = {
     # Whether requests that share a prefix have pages of their own in further KV cache groups. They
     # have not where those pages are found by slots of the first group.
     "prefix_by_group": (True, True),
+    # Whether requests of a model with an encoder share a prefix. They do not where a prefix begins
+    # with the tokens of the encoder.
+    "prefix_beside_encoder": (True, True),
     # Whether an engine that knows of no other rank runs batches without requests.
     "idle_alone": (True, True),
     # Whether the model always has recurrent layers, so that every config has recurrent state.
     "recurrent_only": (False, False),
+    # Whether every model has an encoder: `max_encoder_len` > 0.
+    "encoder_only": (False, False),
     # Whether it always has a layer behind a sliding window beside the first: `swa_window` > 0.
     "swa_only": (False, False),
 }
@@ -257,9 +262,14 @@ def unsupported_case(capabilities: Capabilities, case: Case) -> str | None:
 
 def _unsupported_history(capabilities: Capabilities, case: Case) -> str | None:
     """The same of what no single step says."""
-    shared = case.config.swa_window and case.shared_prefix_pages
-    if shared and not capabilities.prefix_by_group:
-        return f"shared_prefix_pages={shared} with swa_window is not driven"
+    shared = case.shared_prefix_pages
+    beside = {
+        "swa_window": capabilities.prefix_by_group,
+        "max_encoder_len": capabilities.prefix_beside_encoder,
+    }
+    for name, has in beside.items():
+        if shared and getattr(case.config, name) and not has:
+            return f"shared_prefix_pages={shared} with {name} is not driven"
     if verifies_states(case.config) and not capabilities.verified_prompts:
         for number, tokens in verified_prompts(case):
             if tokens > 1:

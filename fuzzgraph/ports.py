@@ -133,6 +133,12 @@ class Pools:
     storage dtype, in the order of `content.Content.kv_planes`: views of the engine's own cache."""
     encoder_to_token: torch.Tensor | None = None
     """[rows, max_encoder_len] slot of each encoder position of each request row."""
+    encoder_in_front: bool = False
+    """Whether a row of `req_to_token` has the slots of the request's encoder, and its own behind
+    them. Its width is then that of both."""
+    encoder_planes: tuple[torch.Tensor, ...] = ()
+    """Like `kv_planes`, of a layer of its own that attends to encoders: it alone holds their keys
+    and values, and no others. Without such a layer they lie in `kv_planes`."""
     state: torch.Tensor | None = None
     """[state_slots, width] recurrent state."""
     conv_state: torch.Tensor | None = None
@@ -188,8 +194,9 @@ class Pools:
 
     @property
     def all_planes(self) -> tuple[torch.Tensor, ...]:
-        """The KV planes of all groups."""
-        return tuple(plane for group in self.groups for plane in group.kv_planes)
+        """The KV planes of all groups, and those of encoders."""
+        grouped = tuple(plane for group in self.groups for plane in group.kv_planes)
+        return (*grouped, *self.encoder_planes)
 
 
 class Session(Protocol):

@@ -54,6 +54,17 @@ class Ragged:
         offsets = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(lens[rows])))
         return Ragged(self.values[segments(lens, rows)], offsets)
 
+    def followed_by(self, other: Ragged) -> Ragged:
+        """As many rows, each with that of `other` behind its own.
+
+        >>> one = Ragged(np.array([1, 2]), np.array([0, 2]))
+        >>> one.followed_by(Ragged(np.array([3]), np.array([0, 1]))).values.tolist()
+        [1, 2, 3]
+        """
+        pairs = [part.row(row) for row in range(len(self)) for part in (self, other)]
+        values = np.concatenate(pairs) if pairs else self.values
+        return Ragged(values, self.offsets + other.offsets)
+
 
 def segments(lens: IntArray, rows: IntArray) -> IntArray:
     """Places of the entries of these rows, one row behind another, where each row has `lens`.

@@ -254,10 +254,14 @@ def _drafted(batch: Batch, row: int) -> list[int]:
 
 def _page_facts(declared: Field, step: StepRecord) -> dict[str, Any]:
     batch, config = _in_group(declared, step)
-    padding = declared.padding_in(batch.mode)
+    padding, rows = declared.padding_in(batch.mode), range(batch.raw_bs)
+    pages, lens = [batch.pages.row(row) for row in rows], batch.seq_lens
+    if declared.name.startswith("encoder"):
+        page, lens = config.page_size, batch.encoder_lens
+        pages = [batch.encoder_slots.row(row)[::page] // page for row in rows]
     return {
-        "pages": [batch.pages.row(row).tolist() for row in range(batch.raw_bs)],
-        "seq_lens": batch.seq_lens.tolist(),
+        "pages": [each.tolist() for each in pages],
+        "seq_lens": lens.tolist(),
         "page_size": config.page_size,
         "padding": padding.kind,
         "value": RESERVED_PAGE if padding.kind == "reserved" else padding.value,

@@ -82,6 +82,9 @@ def _coherent(fields: Fields, can: Capabilities, pins: Pins = ()) -> EngineConfi
     fields["draft_tokens"] = min(fields["draft_tokens"], fields["max_context_len"])
     if can.swa_only and not fields["swa_window"]:
         _second_window(fields)
+    if can.encoder_only and not fields["max_encoder_len"]:
+        # By a size that every case draws, so that each number comes as often.
+        fields["max_encoder_len"] = (1, 5, 2, 16, 3, 9)[fields["max_context_len"] % 6]
     for window in ("sliding_window", "swa_window"):
         fields[window] = min(fields[window], fields["max_context_len"])
     _bound_split(fields)

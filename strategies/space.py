@@ -95,7 +95,8 @@ class Space:
         if config is None:
             config = self.config(drawn)
         prefix = _prefix_pages(drawn[_PREFIX], config)
-        if config.swa_window and not self.can.prefix_by_group:
+        apart = config.max_encoder_len and not self.can.prefix_beside_encoder
+        if apart or (config.swa_window and not self.can.prefix_by_group):
             prefix = 0
         seed, order = drawn[_SEED], _ORDERS[drawn[_ORDER] >> 6]
         rows = FreeList(order, seed, FIRST_ROW, config.req_pool_size)

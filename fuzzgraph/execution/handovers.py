@@ -31,6 +31,9 @@ def launches(taken: Iterable[Launched], pools: Pools, config: EngineConfig) -> t
         for group, shape in zip(pools.groups, group_configs(config), strict=True)
         for at, plane in enumerate(group.kv_planes)
     ]
+    slots += [
+        _Slots(plane, page_rows(plane, at, config)) for at, plane in enumerate(pools.encoder_planes)
+    ]
     found = []
     for each in taken:
         each.handover.attended = tuple(

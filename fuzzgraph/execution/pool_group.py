@@ -55,7 +55,8 @@ def pool_groups(pools: Pools, config: EngineConfig) -> tuple[PoolGroup, ...]:
     known: list[PoolPlane] = []
     found = []
     for number, (group, shape) in enumerate(zip(pools.groups, group_configs(config), strict=True)):
-        planes = _planes(group.kv_planes, shape, number, known, pools.null_block)
+        name = group_name("kv_planes", number)
+        planes = _planes(name, group.kv_planes, shape, known, pools.null_block)
         known += planes
         table = group.req_to_token
         page_map = None if table is None else PageMap(group_name("req_to_token", number), table)
@@ -63,10 +64,15 @@ def pool_groups(pools: Pools, config: EngineConfig) -> tuple[PoolGroup, ...]:
     return tuple(found)
 
 
+def encoder_planes(pools: Pools, config: EngineConfig) -> tuple[PoolPlane, ...]:
+    """Those of a layer that has the keys and values of encoders alone."""
+    return _planes("encoder_planes", pools.encoder_planes, config, (), pools.null_block)
+
+
 def _planes(
+    name: str,
     tensors: Sequence[torch.Tensor],
     config: EngineConfig,
-    group: int,
     known: Sequence[PoolPlane],
     null_block: bool,
 ) -> tuple[PoolPlane, ...]:
@@ -74,7 +80,7 @@ def _planes(
     for index, tensor in enumerate(tensors):
         shared = next((plane for plane in known if plane.is_view_of(tensor)), None)
         planes.append(shared or PoolPlane(
-            group_name(f"kv_planes[{index}]", group),
+            f"{name}[{index}]",
             tensor,
             kv_signature(index, len(tensors)),
             reserved_rows=config.page_size,

@@ -16,7 +16,7 @@ import torch
 
 from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.content import Content, content_for
-from fuzzgraph.execution.pool_group import pool_groups
+from fuzzgraph.execution.pool_group import encoder_planes, pool_groups
 from fuzzgraph.execution.pool_memory import (
     STATE_SIGNATURE,
     TRAP_BY_WORLD,
@@ -41,7 +41,10 @@ class PoolWriter:
         self.memory = memory
         self.content: Content = content_for(config)
         self.groups = pool_groups(pools, config)
-        self.planes = list(dict.fromkeys(plane for group in self.groups for plane in group.planes))
+        self.encoder_planes = encoder_planes(pools, config)
+        grouped = (plane for group in self.groups for plane in group.planes)
+        self.planes = list(dict.fromkeys((*grouped, *self.encoder_planes)))
+        self.encoder_in_front = pools.encoder_in_front
         self.states = [*state_planes(pools, self.content, config)]
         self._states_start_at_zero = pools.states_start_at_zero
         encoder = pools.encoder_to_token
@@ -98,6 +101,8 @@ class PoolWriter:
         for number, group in enumerate(self.groups):
             for index, plane in enumerate(group.planes):
                 yield group_name(f"kv_planes[{index}]", number), plane.tensor
+        for index, plane in enumerate(self.encoder_planes):
+            yield f"encoder_planes[{index}]", plane.tensor
 
     def map_names(self) -> dict[str, torch.Tensor]:
         """The page maps of the groups by the names under which a session hands them over."""
@@ -162,17 +167,25 @@ class StepState:
         """(page map, its slots, entries of each row)."""
         for group, seen, _ in self._groups:
             if group.page_map is not None:
-                yield group.page_map, seen.map_slots.values, seen.seq_lens
+                slots, lens = seen.map_slots, seen.seq_lens
+                if self._pool_writer.encoder_in_front:
+                    slots, lens = seen.encoder_slots.followed_by(slots), seen.encoder_lens + lens
+                yield group.page_map, slots.values, lens
         table, batch = self._pool_writer.encoder_to_token, self._batch
         if table is not None:
             yield table, batch.encoder_slots.values, batch.encoder_lens
 
+    @property
+    def _encoder_planes(self) -> tuple[PoolPlane, ...]:
+        """Where the keys and values of encoders lie."""
+        return self._pool_writer.encoder_planes or self._groups[0][0].planes
+
     def _encoder_copies(self) -> Iterator[_Copy]:
         batch, first = self._batch, self._groups[0][0]
-        if len(batch.encoder_slots.values) and first.planes:
+        if len(batch.encoder_slots.values) and self._encoder_planes:
             index = self._index(batch.encoder_slots.values)
             values = first.content.encoder_planes(batch.encoder_tokens.values)
-            for plane, rows in zip(first.planes, values, strict=True):
+            for plane, rows in zip(self._encoder_planes, values, strict=True):
                 yield plane.put, index, self._on_device(plane.bytes_of(rows))
 
     def _history_copies(self) -> Iterator[_Copy]:
@@ -203,8 +216,10 @@ class StepState:
         for group, seen, past in self._groups:
             page = np.arange(group.config.page_size)  # the reserved one
             for plane in group.planes:
-                slots = (page, seen.kv_slots.values[past], seen.encoder_slots.values)
-                owned.setdefault(plane, []).extend(slots)
+                owned.setdefault(plane, []).extend((page, seen.kv_slots.values[past]))
+        for plane in self._encoder_planes:
+            page = np.arange(self._groups[0][0].config.page_size)
+            owned.setdefault(plane, []).extend((page, batch.encoder_slots.values))
         for plane, parts in owned.items():
             yield self._plane_change(plane, np.concatenate(parts), world, "slots")
         started = pool_writer.has_state(batch)
@@ -252,7 +267,8 @@ class StepState:
                 plane.put(slots, self._on_device(plane.bytes_of(rows)), expected[plane])
                 own[plane].append(seen.slot_mapping)
         for plane, rows in expected.items():
-            yield from _changed_rows(plane, rows, "slot", np.concatenate(own[plane]))
+            mine = np.concatenate(own[plane] or [np.empty(0, dtype=np.int64)])
+            yield from _changed_rows(plane, rows, "slot", mine)
 
     def _state_writes(self, before: Image) -> Iterator[ForeignWrite]:
         for state in self._pool_writer.states:

@@ -43,8 +43,11 @@ def _wrong_pools(pools: Pools, config: EngineConfig) -> Iterator[str]:
         )
     width = config.max_context_len
     for number, (group, shape) in enumerate(zip(pools.groups, shapes, strict=False)):
-        yield from _wrong_map(group_name("req_to_token", number), group.req_to_token, shape, width)
-        yield from _wrong_planes(group.kv_planes, shape, number)
+        in_front = shape.max_encoder_len if pools.encoder_in_front else 0
+        name, table = group_name("req_to_token", number), group.req_to_token
+        yield from _wrong_map(name, table, shape, width + in_front)
+        yield from _wrong_planes(group_name("kv_planes", number), group.kv_planes, shape)
+    yield from _wrong_planes("encoder_planes", pools.encoder_planes, config)
     yield from _wrong_map("encoder_to_token", pools.encoder_to_token, config, 0)
     rows = FIRST_ROW + max(state_slots_each(config), 1)
     # Of the convolution, and those of a verify's tokens behind them.
@@ -85,12 +88,11 @@ def _wrong_order(name: str, tensor: torch.Tensor, columns: int, turned: bool) ->
 
 
 def _wrong_planes(
-    planes: tuple[torch.Tensor, ...], config: EngineConfig, group: int
+    name: str, planes: tuple[torch.Tensor, ...], config: EngineConfig
 ) -> Iterator[str]:
     content = content_for(config)
     shapes = content.plane_shapes
     if planes and len(planes) != len(shapes):
-        name = group_name("kv_planes", group)
         yield f"there are {len(planes)} {name}, and {config.attention} needs {len(shapes)}"
         return
     # The config counts the pages that cases may use. The reserved and the trap pages come on top.
@@ -98,8 +100,7 @@ def _wrong_planes(
     for number, plane in enumerate(planes):
         row = math.prod(shapes[number]) * content.storage_dtype.itemsize
         per_page = page_rows(plane, number, config) or 1
-        name = group_name(f"kv_planes[{number}]", group)
-        yield from _wrong_rows(name, plane, slots // per_page, row * per_page)
+        yield from _wrong_rows(f"{name}[{number}]", plane, slots // per_page, row * per_page)
 
 
 def _wrong_map(

@@ -106,6 +106,10 @@ def declared_names(recording: Recording) -> dict[int, str]:
         region = recording.memory.region_of(tensor)
         if region is not None:
             found.setdefault(id(region), name)
+    for index, plane in enumerate(recording.opened.session.pools.encoder_planes):
+        region = recording.memory.region_of(plane)
+        if region is not None:
+            found[id(region)] = ("encoder_k_pool", "encoder_v_pool")[index]
     # Groups may share memory: it is called as the first of them calls it.
     for number, group in reversed([*enumerate(recording.opened.session.pools.groups)]):
         suffix, count = f"_of_group_{number}" if number else "", len(group.kv_planes)

@@ -141,12 +141,12 @@ class AttentionModel:
         self.embed = on_device(content.weights["embed"])
         self.pos_embed = on_device(content.weights["pos_embed"])
         local = {"use_irope": True} if config.attention_chunk_size else {}
-        self.layer = _layer(config, content, device, layer_id=self.full_layer, **local)
+        self.layer = engine_layer(config, content, device, layer_id=self.full_layer, **local)
         self._second: SecondLayer | None = None
         self._maps: WindowSlots | PageTables | None = None
         if config.swa_window:
             windowed = {"layer_id": WINDOW_LAYER, "sliding_window_size": config.swa_window}
-            attend = _layer(config, second_content(config), device, **windowed)
+            attend = engine_layer(config, second_content(config), device, **windowed)
             self._second = SecondLayer(config, attend, on_device)
 
     @property
@@ -172,12 +172,21 @@ class AttentionModel:
             more = self.more(input_ids, positions, forward_batch)
             out = self._attend_latent(q, k, forward_batch, **more)
         else:
-            out = self.layer(q.contiguous(), k.contiguous(), v.contiguous(), forward_batch)
-            demand_instance(out, torch.Tensor, _ATTENDED, FORWARD)
+            out = self.attend_heads(q, k, v, forward_batch)
         first = with_mixed(out, self._config)
         if self._second is None:
             return first
         return joined_layers(first, self._second.forward(input_ids, positions, forward_batch))
+
+    def attend_heads(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, forward_batch: Any
+    ) -> torch.Tensor:
+        """Attention of a model's own heads, [tokens, heads * v_head_dim]."""
+        out: torch.Tensor = self.layer(
+            q.contiguous(), k.contiguous(), v.contiguous(), forward_batch
+        )
+        demand_instance(out, torch.Tensor, _ATTENDED, FORWARD)
+        return out
 
     def qkv(
         self, input_ids: torch.Tensor, positions: torch.Tensor
@@ -227,7 +236,7 @@ class AttentionModel:
         return out.flatten(1)  # some backends keep heads apart, as a model takes either
 
 
-def _layer(config: EngineConfig, content: Content, device: torch.device, **more: Any) -> Any:
+def engine_layer(config: EngineConfig, content: Content, device: torch.device, **more: Any) -> Any:
     """The engine's layer; with the scales that a checkpoint with FP8 KV leaves on it (sglang
     kv_cache.py)."""
     layer = engine_module("sglang.srt.layers.radix_attention").RadixAttention(

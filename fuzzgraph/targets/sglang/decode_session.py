@@ -20,6 +20,7 @@ from fuzzgraph.targets.sglang.attention_model import (
     in_forward_context,
     outputs_in,
 )
+from fuzzgraph.targets.sglang.cross_attention_model import CROSS_LAYER, CrossAttentionModel
 from fuzzgraph.targets.sglang.fields import RANK_COUNTS
 from fuzzgraph.targets.sglang.forward_batch.data_ranks import pad_for_ranks
 from fuzzgraph.targets.sglang.forward_batch.decode import forward_batch
@@ -77,6 +78,7 @@ def judged_pools(runner: ModelRunner) -> Pools:
         req_to_token=runner.req_to_token_pool.req_to_token,
         kv_planes=_planes(getattr(kv, "full_kv_pool", kv)),
         more_groups=(GroupPools(kv_planes=_planes(kv.swa_kv_pool)),) if windowed else (),
+        **_encoder_pools(runner),
         **judged_states(runner),
     )
 
@@ -90,9 +92,18 @@ def judged_states(runner: ModelRunner) -> dict[str, Any]:
     return {**states, "states_committed": True}
 
 
-def _planes(kv: Any) -> tuple[torch.Tensor, ...]:
+def _encoder_pools(runner: ModelRunner) -> dict[str, Any]:
+    """Fields of `Pools` with what encoders left, where a layer attends to it."""
+    if not isinstance(runner.model, CrossAttentionModel):
+        return {}
+    # Slots of both are taken at once, with a prompt (sglang prepare_encoder_info_extend).
+    planes = _planes(runner.token_to_kv_pool, CROSS_LAYER)
+    return {"encoder_in_front": True, "encoder_planes": planes}
+
+
+def _planes(kv: Any, layer: int = 0) -> tuple[torch.Tensor, ...]:
     latent = hasattr(kv, "kv_lora_rank")  # one row serves as key and value
-    planes = (kv.kv_buffer[0],) if latent else (kv.k_buffer[0], kv.v_buffer[0])
+    planes = (kv.kv_buffer[layer],) if latent else (kv.k_buffer[layer], kv.v_buffer[layer])
     return tuple(plane.view(kv.dtype) for plane in planes)  # FP8 lies there as bytes
 
 

@@ -18,6 +18,11 @@ _SLOT = f"{_REGISTRY}: out_cache_loc ZERO"
 _FILL = f"{_REGISTRY}: seq_lens FILL_SENTINEL with the backend's get_cuda_graph_seq_len_fill_value"
 _FREE = f"{_REGISTRY}: FOREACH_COPY keeps the tail"
 _ONCE = f"{_REGISTRY}: encoder_lens FILL_ONCE keeps the tail; padded rows lie in the padding row"
+_IN_FRONT = (
+    "sglang prepare_encoder_info_extend: the first columns of a request's row; padded rows lie in "
+    "the padding row"
+)
+_STALE = f"{_ONCE}, with the length that an earlier batch left"
 _WINDOW = "sglang attention backends: of each row the last keys that its window shows"
 _WINDOW_MAP = "sglang SWATokenToKVPoolAllocator: slot 0 of the map is the padding slot's"
 _WINDOW_SLOTS = "sglang attention backends: swa_out_cache_loc is zeroed behind the tokens"
@@ -87,6 +92,25 @@ def window_fields(lens: str) -> tuple[Field, ...]:
         common.offsets("planned_window_kv_indptr", repeats=lens, source=_PLAN),
     )
     return tuple(replace(field, group=1) for field in own)
+
+
+def encoder_fields() -> tuple[Field, ...]:
+    """What kernels of a layer over the tokens of an encoder read.
+
+    Lengths of padded rows are those of an earlier batch, and so is what follows from them.
+    """
+    lens = "encoder_lens"
+    own = (
+        Field("encoder_cache_seqlens", "requests", "length", common.FREE, source=_ONCE,
+              repeats=lens),
+        common.offsets("encoder_cu_seqlens_k", repeats=lens, source=_ONCE),
+        common.page_table("encoder_page_table", source=_IN_FRONT),
+        common.offsets("encoder_kv_indptr", repeats=lens, source=_ONCE),
+        common.slot_indices("encoder_kv_indices", source=_IN_FRONT),
+        common.lengths("encoder_kv_last_page_len", fill=1, repeats="one_each", source=_ONES),
+        common.offsets("planned_encoder_kv_indptr", repeats=lens, source=_PLAN),
+    )  # fmt: skip
+    return tuple(replace(field, past=_STALE) for field in own)
 
 
 def input_names(config: EngineConfig) -> tuple[str, ...]:

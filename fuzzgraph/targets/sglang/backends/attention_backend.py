@@ -33,7 +33,12 @@ from fuzzgraph.targets.sglang.decode_session import (
     refused_capture_sizes,
     refused_draft_tokens,
 )
-from fuzzgraph.targets.sglang.fields import input_fields, input_names, window_fields
+from fuzzgraph.targets.sglang.fields import (
+    encoder_fields,
+    input_fields,
+    input_names,
+    window_fields,
+)
 from fuzzgraph.targets.sglang.release import engine_module, has_module, release
 from fuzzgraph.targets.sglang.stubs.flashinfer import install_flashinfer
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner, no_forward
@@ -277,6 +282,7 @@ def _metadata_fields(config: EngineConfig, kind: AttentionBackend) -> dict[str, 
         fields.offsets("planned_kv_indptr", repeats="seq_lens", source=_PLAN),
         fields.offsets("planned_qo_indptr", repeats="new_lens", source=_PLAN),
         *(window_fields("windowed_lens") if config.swa_window else ()),
+        *(encoder_fields() if config.max_encoder_len else ()),
         *(_chunk_fields() if config.attention_chunk_size else ()),
         *kind.own_fields(config),
     )
@@ -377,7 +383,7 @@ class BackendSession(DecodeSession):
         held = self._metadata_tensors(None) if size is None else self._read[size]
         used = {name: tensor.clone() for name, tensor in held.items()}
         used |= self._kind.planned(self._kind.held(self.backend, size))
-        for part in ("", "window_"):
+        for part in ("", "window_", "encoder_"):
             if f"{part}kv_indices" in used:
                 listed = used[f"{part}kv_indptr"][-1]
                 used[f"{part}kv_indices"] = used[f"{part}kv_indices"][:listed]
@@ -389,6 +395,9 @@ class BackendSession(DecodeSession):
             if name in used:
                 each = _rows_each(used[name], lens)
                 used[name] = below_lengths(used[name], lens, self._config.page_size, each)
+        if "encoder_page_table" in used:
+            table, listed = used["encoder_page_table"], used["encoder_cache_seqlens"]
+            used["encoder_page_table"] = below_lengths(table, listed, self._config.page_size)
         if "token_table" in used:
             table = used.pop("token_table")
             used |= below_lengths_packed(table, lens, _rows_each(table, lens))

@@ -22,6 +22,7 @@ from fuzzgraph.targets.sglang.backends.attention_backend import (
     Tensors,
     attributes,
 )
+from fuzzgraph.targets.sglang.cross_attention import cross_attention
 from fuzzgraph.targets.sglang.release import engine_module
 
 FA_METADATA = {
@@ -39,6 +40,12 @@ _LOCAL = {
     "chunk_seqused_k": "local_seqused_k",
 }
 """Field -> attribute of its `LocalAttentionMetadata`."""
+_ENCODER = {
+    "encoder_cache_seqlens": "encoder_lens_int32",
+    "encoder_cu_seqlens_k": "encoder_cu_seqlens_k",
+    "encoder_page_table": "encoder_page_table",
+}
+"""Field -> attribute of `FlashAttentionMetadata` in a model with an encoder."""
 
 
 def _read(metadata: Any) -> Tensors:
@@ -125,7 +132,14 @@ FA3_CHUNKED = replace(
 # A verify may reach into two chunks: its rows have one or two entries each.
 _CHUNKED_VERIFY = replace(FA3_CHUNKED, fields=FA_FIELDS, read=attributes(**FA_METADATA))
 
+FA3_CROSS = replace(
+    cross_attention(FA3),
+    fields=("cache_seqlens", "page_table", "cu_seqlens_q", "cu_seqlens_k", *_ENCODER),
+    read=attributes(**FA_METADATA, **_ENCODER),
+)
+
 target = FA3.target
+cross_target = FA3_CROSS.target
 
 
 def chunked_target(name: str, mode: Mode) -> BackendTarget:

@@ -6,14 +6,19 @@ for: FlashInfer's wrappers, by models of them (`fuzzgraph.kernel_models.flashinf
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.targets.offline.flashinfer_wrappers import MODELS
-from fuzzgraph.targets.sglang.backends.attention_backend import ATTENTION, AttentionBackend
+from fuzzgraph.targets.sglang.backends.attention_backend import (
+    ATTENTION,
+    AttentionBackend,
+    Tensors,
+)
+from fuzzgraph.targets.sglang.cross_attention import cross_attention
 
 _EAGER = ("decode_wrappers", "prefill_wrappers", "decode_wrapper", "prefill_wrapper")
 """Attributes of the metadata; those of latent attention are single."""
@@ -42,28 +47,41 @@ def _offsets(wrapper: Any) -> dict[str, torch.Tensor]:
     return {name: torch.tensor(values, dtype=torch.int32) for name, values in made_of.items()}
 
 
-def _by_layer(wrappers: list[Any]) -> Iterator[tuple[str, Any]]:
-    """(how the names of its fields begin, wrapper)."""
-    *windowed, full = wrappers
-    yield "", full
-    for wrapper in windowed:
-        yield "window_", wrapper
+@dataclass(frozen=True)
+class Wrappers:
+    """Reads the wrappers of a backend, one for each kind of layer.
+
+    Args:
+        kinds: how the names of their fields begin, in the backend's order; the last ones are there
+            in every config.
+    """
+
+    kinds: tuple[str, ...]
+
+    def planned(self, wrappers: list[Any]) -> Tensors:
+        """What their plans were made of, as tensors."""
+        return {
+            f"planned_{kind}{name}": offsets
+            for kind, wrapper in self._by_kind(wrappers)
+            for name, offsets in _offsets(wrapper).items()
+        }
+
+    def buffers(self, wrappers: list[Any]) -> Tensors:
+        """What their kernels read, whole."""
+        return {
+            kind + name.removeprefix("paged_"): wrapper.buffer(name)
+            for kind, wrapper in self._by_kind(wrappers)
+            for name in wrapper.order
+        }
+
+    def _by_kind(self, wrappers: list[Any]) -> list[tuple[str, Any]]:
+        """Those of layers that see all keys of a request come first."""
+        pairs = zip(self.kinds[-len(wrappers) :], wrappers, strict=True)
+        return sorted(pairs, key=lambda pair: pair[0])
 
 
-def _planned(wrappers: list[Any]) -> dict[str, torch.Tensor]:
-    return {
-        f"planned_{layer}{name}": offsets
-        for layer, wrapper in _by_layer(wrappers)
-        for name, offsets in _offsets(wrapper).items()
-    }
-
-
-def _buffers(wrappers: list[Any]) -> dict[str, torch.Tensor]:
-    return {
-        layer + name.removeprefix("paged_"): wrapper.buffer(name)
-        for layer, wrapper in _by_layer(wrappers)
-        for name in wrapper.order
-    }
+_WINDOWED = Wrappers(("window_", ""))
+_CROSS = Wrappers(("", "encoder_"))
 
 
 def _one_head_dim(config: EngineConfig) -> str | None:
@@ -94,7 +112,7 @@ FLASHINFER = AttentionBackend(
     windows=True,
     unified=True,
     held=held_wrappers,
-    read=_buffers,
+    read=_WINDOWED.buffers,
     more=(("kv_dtypes", ("auto", "float8_e4m3fn")),),
     kernels=(
         *((_MODULE, name, model) for name, model in MODELS.items()),
@@ -105,7 +123,24 @@ FLASHINFER = AttentionBackend(
     max_topk=2,
     masks_branches=True,
     stood_in_for=("FlashInfer's wrappers, by models",),
-    planned=_planned,
+    planned=_WINDOWED.planned,
+)
+
+FLASHINFER_CROSS = replace(
+    cross_attention(FLASHINFER),
+    fields=(
+        "kv_indptr",
+        "kv_indices",
+        "kv_last_page_len",
+        "planned_kv_indptr",
+        "encoder_kv_indptr",
+        "encoder_kv_indices",
+        "encoder_kv_last_page_len",
+        "planned_encoder_kv_indptr",
+    ),
+    read=_CROSS.buffers,
+    planned=_CROSS.planned,
 )
 
 target = FLASHINFER.target
+cross_target = FLASHINFER_CROSS.target

@@ -92,7 +92,7 @@ def decode_values(batch: Batch, runner: ModelRunner, lens: IntArray) -> dict[str
         **_window_slots(info.ForwardBatch, batch, runner),
         "positions": _tensor(batch.positions, device),
         "mrope_positions": _mrope(batch, device),
-        "encoder_lens": _encoder_lens(batch, runner),
+        **_encoders(batch, runner),
         **_tracked(batch, device),
         **_token_counts(info.ForwardBatch, batch.num_tokens, device),
         # All data-parallel ranks agree to take the graph.
@@ -145,10 +145,17 @@ def _tracked(batch: Batch, device: str) -> dict[str, torch.Tensor]:
     }
 
 
-def _encoder_lens(batch: Batch, runner: ModelRunner) -> torch.Tensor | None:
+def _encoders(batch: Batch, runner: ModelRunner) -> dict[str, Any]:
+    """What a decode says of encoders, all of which ran with a prompt
+    (ScheduleBatch.prepare_encoder_info_decode)."""
     if not runner.model_config.is_encoder_decoder:
-        return None
-    return _tensor(batch.encoder_lens, runner.device)
+        return {}
+    return {
+        "encoder_cached": [True] * batch.raw_bs,
+        "encoder_lens": _tensor(batch.encoder_lens, runner.device),
+        "encoder_lens_cpu": batch.encoder_lens.tolist(),
+        "encoder_out_cache_loc": _tensor([], runner.device).long(),
+    }
 
 
 def _verify_input(batch: Batch, runner: ModelRunner, lens: IntArray) -> Any:

@@ -89,12 +89,17 @@ def _hf_config(config: EngineConfig) -> Any:
         hidden_size=ranks * config.num_q_heads * config.head_dim,
         intermediate_size=1,
         num_attention_heads=ranks * config.num_q_heads,
-        num_hidden_layers=len(group_configs(config)),
+        num_hidden_layers=_layers(config),
         num_key_value_heads=ranks * config.num_kv_heads,
         vocab_size=32,
     )
     described.max_source_positions = config.max_encoder_len
     return described
+
+
+def _layers(config: EngineConfig) -> int:
+    """One for each kind: behind a window, or over the tokens of an encoder."""
+    return len(group_configs(config)) + (config.max_encoder_len > 0)
 
 
 def latent_widths(config: EngineConfig) -> dict[str, int]:
@@ -171,7 +176,8 @@ def request_pool(config: EngineConfig, device: torch.device, hybrid: Any = None)
     rows = config.req_pool_size + FIRST_ROW
     with torch.device("meta"):
         added = pool_class(1, 1, "meta", False).req_to_token.shape[0] - 1
-    width = config.max_context_len + _EXTRA_CONTEXT + draft
+    # The tokens of an encoder lie in front of a request's own.
+    width = config.max_encoder_len + config.max_context_len + _EXTRA_CONTEXT + draft
     if hybrid is not None:
         pool = state_pool(config, device, hybrid, rows - added, width)
     else:
@@ -200,7 +206,7 @@ def kv_pool(
         return window_pool(config, slots, **common)
     if hybrid is not None:
         return hybrid_kv_pool(config, hybrid, slots, requests.mamba_pool, **common)
-    common |= dict(layer_num=1, enable_memory_saver=False)
+    common |= dict(layer_num=_layers(config), enable_memory_saver=False)
     if config.attention == "mla":
         return pools.MLATokenToKVPool(slots, **latent_widths(config), **common)
     return pools.MHATokenToKVPool(

@@ -36,7 +36,8 @@ def context_len(config: EngineConfig) -> int:
     past = config.draft_tokens - 1 if verifies else 0
     grown = config.spec_steps if "draft" in config.modes else 0
     grown += config.draft_tokens if "draft_extend" in config.modes else 0
-    return config.max_context_len - past + grown
+    # Tokens of its encoder count among those of a request.
+    return config.max_context_len + config.max_encoder_len - past + grown
 
 
 class Configuration:
