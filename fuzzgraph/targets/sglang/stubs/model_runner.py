@@ -150,6 +150,7 @@ def _model_config(config: EngineConfig, dtype: torch.dtype, judged: bool, hybrid
         # Before a query absorbs the projection of keys it is as wide as a value, here as a latent.
         qk_nope_head_dim=config.v_head_dim,
         **latent_widths(config),
+        requires_mm_token_modalities=False,
         scaling=config.head_dim**-0.5,
         spec_hidden_size=config.num_q_heads * config.head_dim,
         swa_v_head_dim=config.v_head_dim,
