@@ -321,8 +321,8 @@ VERIFY_EXCUSES: tuple[Excuse, ...] = (
     Excuse(
         "*.forward_batch.lora_ids",
         "missing",
-        "sglang forward_batch_info.py init_new: a name for each request, of no adapter without LoRA;"
-        " decode_cuda_graph_runner.py captures without names there",
+        "sglang forward_batch_info.py init_new: an adapter's name for each request, none without"
+        " LoRA; decode_cuda_graph_runner.py captures without names there",
         "no attention backend reads it",
     ),
 )

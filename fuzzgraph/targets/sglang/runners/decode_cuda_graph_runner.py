@@ -77,12 +77,6 @@ class DecodeCudaGraphRunnerDriver(RunnerDriver):
         return self._engine.backend.replay(self._engine._replay_graph_key, None)
 
     def handed_out(self, forward_batch: Any, replayed: Any) -> Any:
-        """What the engine hands on of a replay that has taken place: its live rows.
-
-        Args:
-            forward_batch: the batch that was prepared.
-            replayed: what `replay` returned.
-        """
         engine = self._engine
         done = Stub(replay_session=contextlib.nullcontext, replay=lambda *_: replayed)
         with replaced_names([engine], {"backend": done, "load_batch": lambda *_: None}):

@@ -198,6 +198,7 @@ class BlockVerifySession(BackendSession):
 
     def _strays(self, slots: torch.Tensor) -> torch.Tensor:
         """[rows] how many slots of no token of the batch have something, the same for all rows."""
-        written = sum(plane.flatten(1).ne(0).any(1).long() for plane in self._worker.planes)
-        written[slots] = 0
-        return written.gt(0).sum().expand(self._batch.raw_bs)
+        keys, values = (plane.flatten(1).ne(0).any(1) for plane in self._worker.planes)
+        written = keys | values
+        written[slots] = False
+        return written.sum().expand(self._batch.raw_bs)
