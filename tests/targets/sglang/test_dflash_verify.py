@@ -23,7 +23,7 @@ VERIFIES = (
 @pytest.mark.sglang
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("version", ["0.5.16", NEWEST])
+@pytest.mark.parametrize("version", ["0.5.16", "0.5.18", "0.5.21", NEWEST])
 def test_tokens_that_stay_are_committed(workers: Workers, version: str, backend: str) -> None:
     target = f"sglang-dflash-verify-{backend}"
     for context in (32, 33):  # lengths on the host are a bound, or exact
