@@ -4,6 +4,9 @@ A hidden state is put together, not computed: the token's attention, the front p
 state that the model was given for it, and a mark of the token that it predicts. Logits pick columns
 of it. So nothing behind attention rounds, in no dtype; a row, a hidden state or a logit of another
 token shows; and the predicted token has the largest logit by far.
+
+What a drafting model keeps of tokens that stay is their hidden states of the target model, and
+where they stand.
 """
 
 from __future__ import annotations
@@ -14,12 +17,28 @@ from fuzzgraph.case import EngineConfig
 from fuzzgraph.content import hidden_width
 from fuzzgraph.world import VOCAB
 
-__all__ = ["LOGITS", "head_weight", "next_hidden"]
+__all__ = [
+    "LOGITS",
+    "context_heads",
+    "context_rows",
+    "head_weight",
+    "marked",
+    "next_hidden",
+    "placed_keys",
+]
 
 LOGITS = 2 * VOCAB
 """Columns of the logits: one for each token, and as many picked from the hidden state."""
 _MARK = 32.0
 """Logit of the predicted token. Larger than all others: what the model computes is within 8."""
+_PLACES = 128
+"""Bfloat16 has every whole number up to twice this."""
+
+
+def marked(predicted: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """[tokens, VOCAB] logits of a model that predicts these; no host read."""
+    ids = torch.arange(VOCAB, device=predicted.device)
+    return (predicted[:, None] == ids).to(dtype) * _MARK
 
 
 def next_hidden(
@@ -32,8 +51,7 @@ def next_hidden(
         given: [tokens, hidden_width] hidden states that came with the tokens.
         predicted: [tokens] ids.
     """
-    ids = torch.arange(VOCAB, device=predicted.device)
-    mark = (predicted[:, None] == ids).to(attended.dtype) * _MARK
+    mark = marked(predicted, attended.dtype)
     return torch.cat((attended, given[:, : attended.shape[1]].to(attended.dtype), mark), dim=-1)
 
 
@@ -48,3 +66,32 @@ def head_weight(config: EngineConfig, dtype: torch.dtype) -> torch.Tensor:
     weight[ids, width - VOCAB + ids] = 1.0
     weight[VOCAB + ids, ids * (width - VOCAB) // VOCAB] = 1.0
     return weight
+
+
+def context_heads(config: EngineConfig) -> int:
+    """Heads of what a drafting model keeps of a token that stays: those of attention, and one."""
+    return config.num_q_heads + 1
+
+
+def context_rows(hidden: torch.Tensor) -> torch.Tensor:
+    """[tokens, context_heads, Dv] keys or values of tokens whose hidden states a target model gave.
+
+    They are those hidden states, as one head for each of attention; the last head is zero.
+
+    Args:
+        hidden: [tokens, Hq, Dv] attention of the target model.
+    """
+    return torch.nn.functional.pad(hidden, (0, 0, 0, 1))
+
+
+def placed_keys(keys: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    """The same keys with their places in the last head, in the place of a rotation: a place rounds
+    in no dtype.
+
+    Args:
+        keys: [tokens, context_heads, Dv], the last head zero.
+        positions: [tokens].
+    """
+    parts = torch.stack((positions % _PLACES, positions // _PLACES), -1).to(keys.dtype)
+    place = torch.nn.functional.pad(parts, (0, keys.shape[-1]))[..., None, : keys.shape[-1]]
+    return torch.cat((keys[:, :-1], place), dim=1)

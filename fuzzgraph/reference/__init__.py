@@ -21,6 +21,7 @@ from fuzzgraph.recurrent_layers.decayed_attention import LINEAR_WIDTH, linear_ou
 from fuzzgraph.recurrent_layers.delta_rule import POSITIONS, delta_outputs
 from fuzzgraph.recurrent_layers.mamba2 import recurrent_outputs
 from fuzzgraph.reference.attention import attention, model_for
+from fuzzgraph.reference.committed import committed_outputs
 from fuzzgraph.reference.draft_model import draft_model_outputs
 from fuzzgraph.reference.geometry import queries_of
 from fuzzgraph.reference.metadata import capture_truth, live_truth
@@ -71,7 +72,8 @@ class Expected:
     [num_tokens, width], and gated_delta, channel_delta and linear, the same, see
     `recurrent_layers`; mixed as attention, see `row_mixing`;
     lora [num_tokens, width], see `adapted_layer`; experts, the same, see `expert_layer`; moe, see
-    `shard`; those of a draft model behind attention, see `draft_model`."""
+    `shard`; those of a draft model behind attention, see `draft_model`, and those behind a verify,
+    see `committed`."""
     value_bound: float
     """max |V| that entered the step."""
 
@@ -159,6 +161,7 @@ def _behind_attention(
     outputs = dict.fromkeys(mixed_outputs(config), out)
     if config.attn_tp_size > 1 and batch.mode != "draft":
         outputs["moe"] = local_outputs(out, batch, config)
+    outputs |= committed_outputs(out, batch, config)
     return {**outputs, **draft_model_outputs(out, batch, config)}
 
 

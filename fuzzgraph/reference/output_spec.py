@@ -18,6 +18,7 @@ from fuzzgraph.expert_layer import EXPERT_WIDTH, EXPERTS, expert_coarseness
 from fuzzgraph.observation import Observation
 from fuzzgraph.recurrent_layers.channel_decay import CHANNEL_OUTPUT
 from fuzzgraph.recurrent_layers.decayed_attention import LINEAR_OUTPUT
+from fuzzgraph.reference.committed import COMMITS, context_shape
 from fuzzgraph.reference.shard import padded_tokens, shard
 from fuzzgraph.row_mixing import coarseness
 from fuzzgraph.world import Batch
@@ -92,6 +93,12 @@ def output_spec(
         return OutputSpec(_token_rows(seen, batch, config), (EXPERT_WIDTH,), dtypes)
     if name == "moe":
         return OutputSpec(_share(seen, batch, config), heads, dtypes)
+    if name == "commits":
+        return OutputSpec(batch.raw_bs, (COMMITS,), _TOKEN_IDS)
+    if name == "committed_tokens":
+        return OutputSpec(batch.num_tokens, (), _TOKEN_IDS)
+    if name == "draft_context":
+        return OutputSpec(batch.num_tokens, context_shape(config), dtypes)
     return _of_draft_model(name, seen, batch, config)
 
 

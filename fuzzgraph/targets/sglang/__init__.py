@@ -13,6 +13,9 @@ __all__ = ["TARGETS"]
 _GLUED = ("aiter", "fa3", "fa3-mla", "flashmla", "nsa", "triton", "trtllm-mha", "trtllm-mla")
 """Backends whose preparation of metadata can be captured."""
 
+_BLOCK_BACKENDS = ("fa3", "flashinfer", "triton", "trtllm-mha")
+"""Backends on which models draft and verify whole blocks."""
+
 
 def _row(name: str, module: str, factory: str, releases: str = "", **arguments: str) -> TargetEntry:
     return TargetEntry(f"sglang-{name}", f"sglang.{module}", factory, arguments, releases)
@@ -31,7 +34,12 @@ TARGETS = (
     *(
         _row(f"dflash-draft-{backend}", "runners.dflash", "BlockDraftTarget", backend=backend,
              releases="0.5.16 on")
-        for backend in ("fa3", "flashinfer", "triton", "trtllm-mha")
+        for backend in _BLOCK_BACKENDS
+    ),
+    *(
+        _row(f"dflash-verify-{backend}", "runners.dflash_verify", "BlockVerifyTarget",
+             backend=backend, releases="0.5.16 on")
+        for backend in _BLOCK_BACKENDS
     ),
     _row("dsv4", "backends.dsv4", "Dsv4Target", releases="0.5.12 on"),
     _row("eagle-draft", "runners.eagle_draft", "DraftTarget", kind="draft"),

@@ -345,6 +345,18 @@ BLOCK_EXCUSES: tuple[Excuse, ...] = (
     ),
 )
 
+VERIFY_EXCUSES: tuple[Excuse, ...] = (
+    *EXCUSES,
+    _BOUNDED_LIST,
+    Excuse(
+        "*.forward_batch.lora_ids",
+        "missing",
+        "sglang forward_batch_info.py init_new: an adapter's name for each request, none without"
+        " LoRA; decode_cuda_graph_runner.py captures without names there",
+        "no attention backend reads it",
+    ),
+)
+
 UNO_EXCUSES: tuple[Excuse, ...] = (
     *EXCUSES,
     _BOUNDED_LIST,

@@ -66,6 +66,15 @@ class RunnerDriver:
         """What the captured forward returned; its tensors are rewritten by each replay."""
         raise NotImplementedError
 
+    def handed_out(self, forward_batch: Any, replayed: Any) -> Any:
+        """What the engine hands on of a replay that has taken place: its live rows.
+
+        Args:
+            forward_batch: the batch that was prepared.
+            replayed: what `replay` returned.
+        """
+        raise NotImplementedError
+
     def _capturing(self) -> tuple[Any, ...]:
         """The engine's runners that capture, in its order."""
         return (self._engine,)

@@ -6,6 +6,7 @@ both to a `GraphEngine`; padding, sizes and order stay the engine's.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -14,6 +15,7 @@ import torch
 
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.ports import GraphEngine
+from fuzzgraph.targets.offline.patching import replaced_names
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.release import engine_module
 from fuzzgraph.targets.sglang.runners.base import RunnerDriver
@@ -73,3 +75,9 @@ class DecodeCudaGraphRunnerDriver(RunnerDriver):
 
     def replay(self) -> Any:
         return self._engine.backend.replay(self._engine._replay_graph_key, None)
+
+    def handed_out(self, forward_batch: Any, replayed: Any) -> Any:
+        engine = self._engine
+        done = Stub(replay_session=contextlib.nullcontext, replay=lambda *_: replayed)
+        with replaced_names([engine], {"backend": done, "load_batch": lambda *_: None}):
+            return engine.execute(forward_batch)

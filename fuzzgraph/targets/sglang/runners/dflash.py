@@ -66,17 +66,17 @@ _TRITON = replace(
     held=_triton_lists,
     read=attributes(kv_indptr="kv_indptr", kv_indices="kv_indices"),
     own_fields=lambda config: (
-        fields.offsets("kv_indptr", repeats=_PAST_LENS, source=_PAST),
+        fields.offsets("kv_indptr", repeats="cached_lens", source=_PAST),
         fields.slot_indices("kv_indices", rewritten=True, source=_PAST),
     ),
 )
-_BACKENDS = {
+BACKENDS = {
     "fa3": fa3.FA3,
     "flashinfer": flashinfer.FLASHINFER,
     "triton": _TRITON,
     "trtllm-mha": trtllm_mha.TRTLLM_MHA,
 }
-_FROM = (0, 5, 16)
+FROM = (0, 5, 16)
 _LOGITS = "sglang.srt.layers.logits_processor"
 _RADIX = "sglang.srt.layers.radix_attention"
 _BOUND = (
@@ -84,6 +84,24 @@ _BOUND = (
     "scheduler has reserved, a bound from above"
 )
 _MIRROR = "sglang dflash_worker_v2.py: on the host lengths have the block beside the past"
+
+
+def lengths_on_host(backend: Any, config: EngineConfig) -> bool:
+    """Whether the scheduler knows lengths on the host: a backend asks for them, this one or the one
+    of the worker's other model, which is another one in some contexts."""
+    return bool(getattr(backend, "needs_cpu_seq_lens", True)) or config.max_context_len % 2 == 1
+
+
+def host_lengths(field: Field, exact: bool, fill: int) -> Field:
+    """Lengths on the host as the worker hands them on: with the block, or a bound of them.
+
+    Args:
+        fill: of padded rows.
+    """
+    if exact:
+        return replace(field, repeats="widened_lens", source=_MIRROR)
+    padding = PaddingRule("fill", fill)
+    return Field(field.name, "requests", "length", padding, source=_BOUND, unjudged=_BOUND)
 
 
 class BlockModel(AttentionModel):
@@ -123,7 +141,7 @@ class BlockDraftTarget(BackendTarget):
     excuses = BLOCK_EXCUSES
 
     def __init__(self, name: str, backend: str) -> None:
-        super().__init__(name, _BACKENDS[backend], "target_verify")
+        super().__init__(name, BACKENDS[backend], "target_verify")
         self.about = f"{self.backend.name}, blocks that DFLASH drafts by one forward"
         self.also_stood_in_for = (*self.backend.stood_in_for, "the draft model behind attention")
         self.capabilities = self.capabilities.replace(
@@ -150,7 +168,7 @@ class BlockDraftTarget(BackendTarget):
         return BlockDraftSession(config, graphs, self.backend)
 
     def modules(self) -> tuple[str, ...]:
-        demand_release(_FROM, "folds no sampler into graphs of drafted blocks", self.name)
+        demand_release(FROM, "folds no sampler into graphs of drafted blocks", self.name)
         return (*super().modules(), WORKER)
 
 
@@ -173,21 +191,14 @@ class BlockDraftSession(BackendSession):
     def _as_drafted(self, field: Field) -> Field:
         """Lengths are those that the block sees, as the worker's own code says them."""
         if field.name == "seq_lens_cpu":
-            if self._mirrored and not self._config.drafted_window:
-                return replace(field, repeats="widened_lens", source=_MIRROR)
-            fill = PaddingRule("fill", self._kind.fill(self._config))
-            return Field(
-                field.name, "requests", "length", fill, source=_BOUND, unjudged=_BOUND
-            )  # fmt: skip
+            exact = self._mirrored and not self._config.drafted_window
+            return host_lengths(field, exact, self._kind.fill(self._config))
         seen = {"cached_lens": _PAST_LENS, "seq_lens": _ALL_LENS}.get(field.repeats)
         return replace(field, repeats=seen) if seen else field
 
     @property
     def _mirrored(self) -> bool:
-        """Whether the scheduler knows lengths on the host: a backend asks for them, this one or the
-        target's, which is another one in some contexts."""
-        asks = getattr(self.backend, "needs_cpu_seq_lens", True)
-        return bool(asks) or self._config.max_context_len % 2 == 1
+        return lengths_on_host(self.backend, self._config)
 
     def _open_runner(self, graphs: GraphEngine) -> RunnerDriver:
         runner, config = self._model_runner, self._config

@@ -155,6 +155,7 @@ def _model_config(config: EngineConfig, dtype: torch.dtype, judged: bool, hybrid
         # Before a query absorbs the projection of keys it is as wide as a value, here as a latent.
         qk_nope_head_dim=config.v_head_dim,
         **latent_widths(config),
+        requires_mm_token_modalities=False,
         scaling=config.head_dim**-0.5,
         spec_hidden_size=config.num_q_heads * config.head_dim,
         swa_v_head_dim=config.v_head_dim,
@@ -278,6 +279,7 @@ def model_runner(
         attention_chunk_size=config.attention_chunk_size or None,
         attn_backend=None,
         attn_cp_size=1,
+        attn_dcp_size=1,
         decode_attention_backend_str=backend,
         decode_num_tokens_per_bs=lambda *_, **__: width,
         decode_num_tokens_per_req=lambda *_, **__: width,
@@ -298,6 +300,7 @@ def model_runner(
             attn_tp_size=attention_ranks(config).world_size,
             attn_dp_size=config.dp_size,
             attn_cp_size=1,
+            attn_dcp_size=1,
         ),
         req_to_token_pool=requests,
         server_args=settings.server_args,

@@ -1,0 +1,204 @@
+"""The verify of DFLASH's blocks, and what follows it in the same step: targets
+`sglang-dflash-verify-*`.
+
+The worker's own code makes the target model's batch and plans it, on graphs of
+`DecodeCudaGraphRunner`. Behind the replay the same code takes the drafts that stay, works out
+lengths, and makes keys and values of the draft model from the hidden states of the tokens that
+stayed. The target model is one layer of the engine's own `RadixAttention`, and predicts what the
+case says; its hidden states are what attention has computed.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from fuzzgraph.case import EngineConfig, Mode
+from fuzzgraph.draft_head import marked
+from fuzzgraph.observation import Field
+from fuzzgraph.ports import GraphEngine
+from fuzzgraph.reference.committed import NO_TOKEN
+from fuzzgraph.targets.offline.stub import Stub
+from fuzzgraph.targets.sglang.attention_model import (
+    AttentionModel,
+    Written,
+    demand_forward,
+    hidden_in,
+    in_forward_context,
+)
+from fuzzgraph.targets.sglang.backends.attention_backend import (
+    AttentionBackend,
+    BackendSession,
+    BackendTarget,
+)
+from fuzzgraph.targets.sglang.excuses import VERIFY_EXCUSES
+from fuzzgraph.targets.sglang.release import demand_release, engine_module
+from fuzzgraph.targets.sglang.runners.base import RunnerDriver
+from fuzzgraph.targets.sglang.runners.dflash import BACKENDS, FROM, host_lengths, lengths_on_host
+from fuzzgraph.targets.sglang.stubs.block_worker import WORKER
+from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
+from fuzzgraph.targets.sglang.stubs.verify_worker import VerifyWorker
+from fuzzgraph.world import FIRST_PAGE, Batch
+
+_LOGITS = "sglang.srt.layers.logits_processor"
+
+
+class TargetModel(AttentionModel):
+    """A target model of one layer that predicts what the case says behind each token."""
+
+    def __init__(self, config: EngineConfig, device: torch.device, rope: Any = "apart") -> None:
+        super().__init__(config, device, rope)
+        slots = (config.kv_pool_pages + FIRST_PAGE) * config.page_size
+        self._follows = torch.zeros(slots, dtype=torch.int64, device=device)
+        self.lm_head = Stub(weight=None)
+
+    def get_input_embeddings(self) -> Any:
+        """What the worker makes its draft model's inputs with, which stands in here."""
+        return lambda tokens: self.embed[tokens]
+
+    def past(self, batch: Batch) -> Iterable[Written]:
+        """What the model will predict behind each token, by the slot of the token."""
+        yield from super().past(batch)
+        slots = torch.from_numpy(batch.slot_mapping).to(self._follows.device)
+        yield self._follows, slots, torch.from_numpy(batch.predicted).to(self._follows.device)
+
+    def forward(
+        self, input_ids: torch.Tensor, positions: torch.Tensor, forward_batch: Any, **_: Any
+    ) -> Any:
+        """Logits of all tokens, and as hidden states what attention computed."""
+        demand_forward(input_ids, positions, forward_batch)
+        attended = self.attend(input_ids, positions, forward_batch)
+        predicted = self._follows[forward_batch.out_cache_loc]
+        return engine_module(_LOGITS).LogitsProcessorOutput(
+            next_token_logits=marked(predicted, torch.float32), hidden_states=attended
+        )
+
+
+class BlockVerifyTarget(BackendTarget):
+    """DFLASH's verify on one backend of the sglang release that this process holds."""
+
+    excuses = VERIFY_EXCUSES
+
+    def __init__(self, name: str, backend: str) -> None:
+        super().__init__(name, BACKENDS[backend], "target_verify")
+        self.about = f"{self.backend.name}, DFLASH's verify and the commit behind it"
+        self.also_stood_in_for = (*self.backend.stood_in_for, "the draft model")
+        self.capabilities = self.capabilities.replace(
+            modes=("target_verify",),
+            max_draft_tokens=8,
+            max_spec_topk=1,
+            max_spec_steps=1,
+            max_tp_size=1,
+            max_dp_size=1,
+            row_mixings=("none",),
+            kv_dtypes=("auto",),
+            swa_window=False,
+            virtual_pages=False,
+            capture_beyond_pool=False,
+        )
+
+    def open_session(self, config: EngineConfig, graphs: GraphEngine) -> BlockVerifySession:
+        return BlockVerifySession(config, graphs, self.backend)
+
+    def modules(self) -> tuple[str, ...]:
+        demand_release(FROM, "has other parts of a worker that verifies blocks", self.name)
+        return (*super().modules(), WORKER)
+
+
+class BlockVerifySession(BackendSession):
+    """The worker, its target model's runner, and the backend on which that model attends."""
+
+    _worker: VerifyWorker
+
+    def __init__(self, config: EngineConfig, graphs: GraphEngine, kind: AttentionBackend) -> None:
+        arguments = (("speculative_algorithm", "DFLASH"), *kind.arguments)
+        super().__init__(config, graphs, replace(kind, model=TargetModel, arguments=arguments))
+        mirrored = lengths_on_host(self.backend, config)
+        fill = kind.fill(config)
+        self.fields = tuple(self._as_verified(each, mirrored, fill) for each in self.fields)
+
+    def _as_verified(self, field: Field, mirrored: bool, fill: int) -> Field:
+        return host_lengths(field, mirrored, fill) if field.name == "seq_lens_cpu" else field
+
+    def _open_backend(self, runner: ModelRunner) -> Any:
+        # Blocks end within the context: what happens past it is known of these backends, see
+        # reports/findings/sglang-verify-past-context.md.
+        runner.model_config.context_len = self._config.max_context_len
+        return super()._open_backend(runner)
+
+    def _open_runner(self, graphs: GraphEngine) -> RunnerDriver:
+        mirrored = lengths_on_host(self.backend, self._config)
+        self._worker = VerifyWorker(self._model_runner, self._config, mirrored=mirrored)
+        return super()._open_runner(graphs)
+
+    def _translate(self, batch: Batch) -> Any:
+        self._batch = batch
+        runs = None if self._asked_eagerly else self.runner._engine
+        return self._worker.verified_batch(batch, runs)
+
+    _asked_eagerly = False
+
+    def eager(self, batch: Batch) -> None:
+        self._asked_eagerly = True
+        try:
+            super().eager(batch)
+        finally:
+            self._asked_eagerly = False
+
+    def replay(self, batch: Batch) -> None:
+        super().replay(batch)
+        if not self.ran_eagerly:
+            with self.engine_runs(batch):
+                self._commit(self.runner.handed_out(self._last_batch, self._outputs))
+
+    def _forward_eagerly(self) -> None:
+        """The worker has the metadata made before it calls its target model."""
+        given = self._last_batch
+        assert self._attention is not None
+        with in_forward_context(self.backend, given):
+            self._outputs = self._attention.forward(given.input_ids, given.positions, given)
+        self._commit(copy.copy(self._outputs))  # the worker drops hidden states when it is done
+
+    def _commit(self, computed: Any) -> None:
+        """What the worker does with what its target model gave."""
+        planes = self._worker.planes
+        for plane in planes:
+            plane.zero_()
+        result, published = self._worker.committed(self._batch, computed)
+        self._committed = result, published
+
+    @property
+    def roots(self) -> dict[str, object]:
+        own = {"worker": vars(self._worker.engine), "draft_kv_pool": self._worker.context}
+        return {**super().roots, **own}
+
+    def promised_outputs(self, mode: Mode) -> tuple[str, ...]:
+        found = super().promised_outputs(mode)
+        return (*found, "commits", "committed_tokens", "draft_context")
+
+    def shown_outputs(self) -> dict[str, torch.Tensor]:
+        result, published = self._committed
+        counts, rows = result.accept_lens, self._batch.raw_bs
+        slots = torch.from_numpy(self._batch.slot_mapping).to(counts.device)
+        context = torch.stack([plane[slots] for plane in self._worker.planes], 1)
+        tokens = result.next_token_ids.view(rows, -1)
+        places = torch.arange(tokens.shape[1], device=tokens.device)
+        stays = places < counts[:, None]
+        columns = (counts, published, result.next_draft_input.bonus_tokens, self._strays(slots))
+        return {
+            **hidden_in(self._outputs, self._config),
+            "commits": torch.stack([column.long() for column in columns], 1),
+            "committed_tokens": torch.where(stays, tokens, NO_TOKEN).flatten(),
+            "draft_context": context,
+        }
+
+    def _strays(self, slots: torch.Tensor) -> torch.Tensor:
+        """[rows] how many slots of no token of the batch have something, the same for all rows."""
+        keys, values = (plane.flatten(1).ne(0).any(1) for plane in self._worker.planes)
+        written = keys | values
+        written[slots] = False
+        return written.sum().expand(self._batch.raw_bs)
