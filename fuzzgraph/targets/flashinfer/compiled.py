@@ -97,6 +97,7 @@ class _Paged(_Module):
         held = {"q": q, "k_cache": k, "v_cache": v, "o": out}
         for (name, tensor), dtype in zip(held.items(), (self._q, self._kv, self._kv, self._out),
                                          strict=True):  # fmt: skip
+            call.needs(isinstance(tensor, torch.Tensor), f"{name} must be a tensor", repr(tensor))
             call.needs_dtype(name, tensor, dtype)
             call.needs_contiguous_last(name, tensor)
         for name, tensor in (("indptr", indptr), ("indices", indices), ("last_page_len", last)):
