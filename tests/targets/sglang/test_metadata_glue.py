@@ -83,6 +83,13 @@ def test_the_mask_of_a_verify_stays_that_of_the_captured_batch_on_aiter(workers:
 
 @pytest.mark.sglang
 @pytest.mark.slow
+def test_a_verify_of_more_rows_than_graphs_have_gets_a_mask_of_its_own(workers: Workers) -> None:
+    of = case(verify(*((request, 28) for request in range(5))), verify((0, 30), (5, 9)))
+    assert found(workers, NEWEST, of, "sglang-triton-glue-verify") == set()
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["fa3", "triton"])
 def test_write_slots_of_a_window_stay_those_of_the_captured_batch(
     workers: Workers, backend: str

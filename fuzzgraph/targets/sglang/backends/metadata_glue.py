@@ -106,10 +106,11 @@ class _GlueSession(DecodeSession):
 
     def _translate(self, batch: Batch) -> Any:
         """The engine's own batch, its mask in the backend's buffer, where EAGLE's worker writes it
-        (sglang eagle_worker_common.py, `verify_mask`); a backend without one gets a new tensor."""
+        if the batch fits (sglang eagle_worker_common.py, `verify_mask`); else a new tensor."""
         made = super()._translate(batch)
         mask = getattr(self.backend, "verify_mask", None)
-        if made.spec_info is not None and mask is not None and mask.is_read:
+        written = mask is not None and mask.is_read and mask.fits(batch.raw_bs)
+        if written and made.spec_info is not None:
             cells = made.spec_info.custom_mask
             mask.buffer.fill_(True)
             mask.buffer[: len(cells)].copy_(cells)
