@@ -11,7 +11,13 @@ from collections.abc import Iterator
 from fuzzgraph.finding import Stage
 from fuzzgraph.handover import HandoverRule, Part, kind_of, root_of
 from fuzzgraph.oracles.handover.breach import Breach, Pair
-from fuzzgraph.oracles.handover.live import are_offsets, key_counts, same_part, same_scalar
+from fuzzgraph.oracles.handover.live import (
+    are_offsets,
+    key_counts,
+    mask_cells,
+    same_part,
+    same_scalar,
+)
 from fuzzgraph.oracles.handover.shown import by_leaf, calls, held_in, kinds, leaf, scalars
 from fuzzgraph.rules import handover as rules
 
@@ -73,7 +79,7 @@ def _same_sizes(pair: Pair) -> Iterator[Breach]:
 
     A replay may hand over the whole of a static buffer; its first entries count.
     """
-    replay, keys = pair.replay, key_counts(pair.step)
+    replay, keys = pair.replay, key_counts(pair.step) | mask_cells(pair.step)
     for when, given in (("capture", replay.handed_at_capture), ("replay", replay.handovers)):
         for path, parts in calls(given).items():
             for (to, part), want in zip(parts, _eager_parts(path, len(parts), pair), strict=False):
@@ -101,14 +107,14 @@ def _sizes(got: Part, want: Part, pair: Pair, keys: set[int]) -> Iterator[tuple[
     """(size, sizes that it may have) of each axis whose meaning the eager run's size tells.
 
     Args:
-        keys: how many keys, or pages of them, the batch has.
+        keys: how many keys, pages of them, or cells of masks the batch has.
     """
     if len(got.shape) != len(want.shape) or pair.plans_in(got, want):
         return
     one, two = pair.replay, pair.other
     for size, live in zip(got.shape, want.shape, strict=True):
         if live in keys:
-            continue  # it may be a list of keys
+            continue  # it may be a list of keys, or a mask
         known = [one.padded_bs] if live == two.padded_bs else []
         # Where tokens are padded without a graph too, as many live ones as rows tell neither.
         tokens = live == two.padded_tokens or (known and live == two.num_tokens)

@@ -69,7 +69,7 @@ TARGETS = (
     _row("fa3", "backends.fa3", "target", mode="decode"),
     _row("fa3-chunked", "backends.fa3", "chunked_target", mode="decode"),
     _row("fa3-chunked-verify", "backends.fa3", "chunked_target", mode="target_verify"),
-    _row("fa3-cross", "backends.fa3", "cross_target", mode="decode"),
+    _row("fa3-cross", "backends.fa3", "cross_target", mode="decode", releases="0.5.13 on"),
     _row("fa3-mla", "backends.fa3", "mla_target", mode="decode"),
     _row("flashinfer", "backends.flashinfer", "target", mode="decode"),
     _row("flashinfer-cross", "backends.flashinfer", "cross_target", mode="decode"),

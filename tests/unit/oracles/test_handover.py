@@ -459,6 +459,16 @@ def test_a_list_of_keys_may_have_any_size() -> None:
     assert messages(step, call(kv_indices=ints(7, 8, 0)), eager) == []
 
 
+def test_a_mask_of_as_many_cells_as_ranks_pad_tokens_to_is_no_list_of_tokens() -> None:
+    step = record("target_verify", lengths=(4, 6))  # 3 tokens a row: 30 cells
+    step.runs["eager"] = Observation(2, 10, 6, 30)
+    eager = call(mask=ints(*[1, 0] * 15))
+    assert messages(step, call(mask=ints(*[1, 1] * 15)), eager) == []
+    eager = call(ids=ints(*range(29)))
+    step.runs["eager"] = Observation(2, 10, 6, 29)
+    assert len(messages(step, call(ids=ints(5, *range(1, 29))), eager)) == 1
+
+
 def batch_of_the_graph(*ids: int) -> Handover:
     return Handover("Backend", "held", tensors={"batch.ids": ints(*ids)})
 
