@@ -108,7 +108,7 @@ class _GlueSession(DecodeSession):
         """The engine's own batch, its mask in the backend's buffer, where EAGLE's worker writes it
         if the batch fits (sglang eagle_worker_common.py, `verify_mask`); else a new tensor."""
         made = super()._translate(batch)
-        mask = getattr(self.backend, "verify_mask", None)
+        mask: Any = getattr(self.backend, "verify_mask", None)
         written = mask is not None and mask.is_read and mask.fits(batch.raw_bs)
         if written and made.spec_info is not None:
             cells = made.spec_info.custom_mask

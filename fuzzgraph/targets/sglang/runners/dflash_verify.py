@@ -113,6 +113,7 @@ class BlockVerifySession(BackendSession):
     """The worker, its target model's runner, and the backend on which that model attends."""
 
     _worker: VerifyWorker
+    _asked_eagerly = False
 
     def __init__(self, config: EngineConfig, graphs: GraphEngine, kind: AttentionBackend) -> None:
         arguments = (("speculative_algorithm", "DFLASH"), *kind.arguments)
@@ -139,8 +140,6 @@ class BlockVerifySession(BackendSession):
         self._batch = batch
         runs = None if self._asked_eagerly else self.runner._engine
         return self._worker.verified_batch(batch, runs)
-
-    _asked_eagerly = False
 
     def eager(self, batch: Batch) -> None:
         self._asked_eagerly = True
