@@ -18,6 +18,7 @@ import numpy.typing as npt
 import torch
 
 __all__ = [
+    "DEEPEST",
     "Attended",
     "Excuse",
     "Handover",
@@ -46,7 +47,7 @@ Bools = npt.NDArray[np.bool_]
 
 MOST_VALUES = 4096
 """Numbers of a tensor that are kept, 32 KiB: offsets, lengths and tables of tiny configs fit."""
-_DEEPEST = 3
+DEEPEST = 3
 """Levels of records within records that are followed: metadata of metadata of a backend."""
 
 Kind = Literal["kernel", "call", "held"]
@@ -390,14 +391,14 @@ def _walk(path: str, value: object, depth: int, found: list[tuple[str, object]])
     """Add what this leads to; runs for every attribute of every record, several times a step."""
     if value is None or isinstance(value, (torch.Tensor, int, float, str)):  # bool is an int
         found.append((path, value))
-    elif depth < _DEEPEST and is_record(value):
+    elif depth < DEEPEST and is_record(value):
         found.append((path, type(value)))
         for name, item in _bindings(value):
             if type(item) in _LEAVES:  # as nearly all, and a call costs more than all else
                 found.append((f"{path}.{name}", item))
             else:
                 _walk(f"{path}.{name}", item, depth + 1, found)
-    elif depth < _DEEPEST and isinstance(value, (list, tuple)) and len(value) <= _MOST_ITEMS:
+    elif depth < DEEPEST and isinstance(value, (list, tuple)) and len(value) <= _MOST_ITEMS:
         found.append((path, value))
         for index, item in enumerate(value):
             if isinstance(item, torch.Tensor) or is_record(item):

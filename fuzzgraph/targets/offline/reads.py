@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from fuzzgraph.handover import is_record
+from fuzzgraph.handover import DEEPEST, records_in
 from fuzzgraph.relays import relay
 
 __all__ = ["ReadWatch"]
 
-_DEEPEST = 3
 _WHOLE = frozenset({"__dict__", "__getstate__"})
 """Who reads one of these may read any attribute: `vars` and copies of a record begin with it."""
 
@@ -34,10 +33,9 @@ class ReadWatch:
         """Watch this record, and the records in it."""
         self._paths.setdefault(id(record), []).append(path)
         self._records.append(record)
-        if depth < _DEEPEST:
-            for name, value in _attributes(record):
-                if is_record(value) and not isinstance(value, type):
-                    self.add(f"{path}.{name}", value, depth + 1)
+        if depth < DEEPEST:
+            for name, value in records_in(getattr(record, "__dict__", {})).items():
+                self.add(f"{path}.{name}", value, depth + 1)
 
     def __enter__(self) -> None:
         for kind in set(map(type, self._records)):
@@ -58,13 +56,14 @@ class ReadWatch:
 
     def unread(self, to: str, paths: Iterable[str]) -> frozenset[str]:
         """Those of the paths below `to` that name an attribute of a watched record, unread."""
-        watched = {path for paths in self._paths.values() for path in paths}
-        return frozenset(path for path in paths if self._is_unread(f"{to}.{path}", watched))
-
-    def _is_unread(self, path: str, watched: set[str]) -> bool:
-        record, _, name = path.rpartition(".")
-        names = _WHOLE | {name}
-        return record in watched and self._read.isdisjoint({(record, each) for each in names})
+        whole = {record for record, name in self._read if name in _WHOLE}
+        asked = {path for paths in self._paths.values() for path in paths} - whole
+        found = []
+        for path in paths:
+            record, _, name = f"{to}.{path}".rpartition(".")
+            if record in asked and (record, name) not in self._read:
+                found.append(path)
+        return frozenset(found)
 
     def _replace(self, kind: type) -> None:
         own, plain = vars(kind).get("__getattribute__"), getattr(kind, "__getattribute__")  # noqa: B009
@@ -81,7 +80,3 @@ class ReadWatch:
 
     def _note(self, record: object, name: str) -> None:
         self._read.update((path, name) for path in self._paths.get(id(record), ()))
-
-
-def _attributes(record: object) -> Iterable[tuple[str, object]]:
-    return list(getattr(record, "__dict__", {}).items())
