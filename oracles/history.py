@@ -8,8 +8,7 @@ from typing import Any
 from fuzzgraph.finding import Clause, Finding
 from fuzzgraph.observation import Observation, RunKind, StepRecord
 from fuzzgraph.oracles.claims import claim
-from fuzzgraph.oracles.reference import too_far_apart
-from fuzzgraph.reference import rounding_of
+from fuzzgraph.oracles.reference import may_follow_padding, too_far_apart
 from fuzzgraph.rules.comparison import Difference, first_difference
 from fuzzgraph.rules.writes import kept_text
 from fuzzgraph.text.finding_text import LEFT_BY_CAPTURE, LEFT_OVER
@@ -90,13 +89,6 @@ class History:
             index=list(worst.index) if worst else [],
             **detail,
         )
-
-
-def may_follow_padding(step: StepRecord, name: str, seen: Observation) -> bool:
-    """Whether padded rows, whose free inputs an earlier batch left, coarsen the live rows."""
-    if name not in step.expected or not rounding_of(name, step.config).relative:
-        return False
-    return seen.padded_tokens > seen.num_tokens
 
 
 def history_rows(step: StepRecord, name: str, seen: Observation) -> int | None:

@@ -127,6 +127,16 @@ def too_far_apart(
     )
 
 
+def may_follow_padding(step: StepRecord, name: str, seen: Observation) -> bool:
+    """Whether padded rows, whose inputs are free, coarsen the live rows.
+
+    They hold what an earlier batch left, or what the engine pads an eager batch with.
+    """
+    if name not in step.expected or not rounding_of(name, step.config).relative:
+        return False
+    return seen.padded_tokens > seen.num_tokens
+
+
 def _misshapen(step: StepRecord) -> Iterator[tuple[tuple[RunKind, str], tuple[Stage, str]]]:
     """(run, output) -> (stage, what is wrong with its form): surplus rows are nobody's padding."""
     eagerly = step.batch.via == "eager"

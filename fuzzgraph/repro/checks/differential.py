@@ -9,7 +9,8 @@ import torch
 from fuzzgraph.execution.session import Snapshot
 from fuzzgraph.memory import Image, Perturbation, Region
 from fuzzgraph.oracles.eager import compared_exactly, eager_rows
-from fuzzgraph.oracles.history import history_rows, may_follow_padding
+from fuzzgraph.oracles.history import history_rows
+from fuzzgraph.oracles.reference import may_follow_padding
 from fuzzgraph.repro.checks.base import ScriptCheck
 from fuzzgraph.repro.not_standalone import NotStandalone
 from fuzzgraph.repro.trace import Recording, Run

@@ -8,6 +8,7 @@ from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
 from fuzzgraph.layout import plan
 from fuzzgraph.observation import Observation, StepRecord
 from fuzzgraph.oracles.eager import Eager
+from fuzzgraph.row_mixing import mix_rows
 from fuzzgraph.text.finding_text import sentence
 
 
@@ -34,6 +35,32 @@ def test_a_live_row_that_differs_is_a_finding() -> None:
 
 def test_a_row_that_the_eager_engine_padded_for_itself_is_not_compared() -> None:
     assert not list(Eager().judge(_step([1.0, 1008.0], [1.0, 0.0])))
+
+
+def _mixed(largest_padded: float, live: float) -> StepRecord:
+    """One live row behind one scale over two rows, of which the eager engine pads one as well."""
+    config = EngineConfig(row_mixing="fp8_scale")
+    rows = torch.tensor([[0.4], [largest_padded]])
+    eagerly = torch.tensor([[live], [0.0]])
+    step = _step([], [])
+    step.config = config
+    step.expected = {"mixed": torch.tensor([[0.4]], dtype=torch.float64)}
+    step.value_bound = 1.0
+    step.yardstick = lambda: {}
+    for run, shown in (("replay", rows), ("eager", eagerly)):
+        step.runs[run].outputs = {"mixed": mix_rows(shown, config)}  # type: ignore[index]
+    return step
+
+
+def test_rows_that_both_runs_pad_may_hold_other_values_under_one_scale() -> None:
+    step = _mixed(3.9, 0.4)
+    replayed, eagerly = (step.runs[run].outputs["mixed"][0] for run in ("replay", "eager"))
+    assert not torch.equal(replayed, eagerly)
+    assert not list(Eager().judge(step))
+
+
+def test_a_live_row_behind_one_scale_that_differs_by_more_is_a_finding() -> None:
+    assert len(list(Eager().judge(_mixed(3.9, 0.5)))) == 1
 
 
 def _differing(replayed: float, eager: float) -> StepRecord:
