@@ -29,6 +29,8 @@ _OTHERS: dict[str, tuple[Any, Any]] = {
     "min_page_numbers": (0, 0),
     # How many more of them for each draft of a verify by layers with recurrent state.
     "page_numbers_per_draft": (0, 0),
+    # The model's dtype where its KV is FP8: kernels that take FP8 queries give one; "" for any.
+    "fp8_kv_beside": ("", ""),
     # Query heads that kernels of latent attention are built for; 0 for any number.
     "latent_heads": ((0,), (0,)),
     "mrope": (False, True),  # whether steps bring the optional multi-modal position input
@@ -185,6 +187,9 @@ def unsupported_setting(capabilities: Capabilities, config: EngineConfig) -> str
             reason = _refused(row, value, has)
             if reason is not None:
                 return reason
+    beside = capabilities.fp8_kv_beside or config.dtype
+    if config.kv_dtype != "auto" and config.dtype != beside:
+        return f"dtype={config.dtype!r} with KV in {config.kv_dtype} is not driven, only {beside}"
     if verifies_states(config) and not capabilities.recurrent_verify:
         return "recurrent_state in target_verify is not driven"
     least, numbers = least_page_numbers(capabilities, config), page_numbers(config)

@@ -91,15 +91,38 @@ def _order(key: int, rows: int, columns: int) -> IntArray:
     return hash_counters(key, counters.astype(np.uint64)).argsort(axis=1, kind="stable")
 
 
+@dataclass(frozen=True)
+class _Units:
+    """Bounds of embeddings, in 1/16, and what all are multiplied with."""
+
+    query_and_key: int
+    value: int
+    mrope: int
+    times: tuple[float, float]
+    """Of queries and keys, and of values."""
+
+
+# Small queries and keys keep the softmax from saturating: each key then has a weight that shows.
+# Query and key columns are within 1, those of a value within 2.
+_WIDE = _Units(query_and_key=16, value=32, mrope=16, times=(1.0, 1.0))
+# Sums of a token's, a position's and an image's embedding are at most 16 units, which FP8 holds as
+# they are: whether an engine attends to a token before or after it is stored makes no difference.
+_FP8 = _Units(query_and_key=5, value=8, mrope=6, times=(2.0, 4.0))
+
+
+def _units(config: EngineConfig) -> _Units:
+    return _WIDE if config.kv_dtype == "auto" else _FP8
+
+
 def _projection(key: int, rows: int, config: EngineConfig) -> torch.Tensor:
-    """Embeddings whose query and key columns are within 1 and value columns within 2."""
-    # Small queries and keys keep the softmax from saturating: each key then has a weight that
-    # shows.
+    """Embeddings of packed queries, keys and values, in the units of the config's KV."""
     query_and_key = (config.num_q_heads + config.num_kv_heads) * config.head_dim
+    values = config.num_kv_heads * config.v_head_dim
+    units = _units(config)
     return torch.cat(
         [
-            _weights(key, rows, query_and_key, 16),
-            _weights(key + 1, rows, config.num_kv_heads * config.v_head_dim, 32),
+            _weights(key, rows, query_and_key, units.query_and_key) * units.times[0],
+            _weights(key + 1, rows, values, units.value) * units.times[1],
         ],
         dim=1,
     )
@@ -134,7 +157,7 @@ class Content:
     @cached_property
     def k_scale(self) -> float:
         """Stored keys times this are keys."""
-        # A power of two, so that scaling adds no rounding to that of fp8.
+        # A power of two, so that scaled numbers of FP8 are numbers of FP8.
         return 1.0 if self.config.kv_dtype == "auto" else 0.5
 
     @cached_property
@@ -165,11 +188,11 @@ class Content:
         float32, is what a token brings to a recurrent layer, see `recurrent_layers.mamba2`.
         """
         config, key = self.config, _LAYER_KEYS * self.layer
-        query = config.num_q_heads * config.head_dim
+        query, units = config.num_q_heads * config.head_dim, _units(config)
         exact = {
             "embed": _projection(key + 1, VOCAB, config),
             "pos_embed": _projection(key + 3, self.max_positions, config),
-            "mrope_embed": _weights(key + 5, VOCAB, query, 16),
+            "mrope_embed": _weights(key + 5, VOCAB, query, units.mrope) * units.times[0],
             "encoder_embed": _projection(key + 6, VOCAB, config)[:, query:],
         }
         typed = {name: weight.to(self.dtype).contiguous() for name, weight in exact.items()}

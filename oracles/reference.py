@@ -8,7 +8,7 @@ from functools import partial
 import torch
 
 from fuzzgraph.finding import Clause, Finding, Stage
-from fuzzgraph.observation import RunKind, StepRecord
+from fuzzgraph.observation import Observation, RunKind, StepRecord
 from fuzzgraph.oracles.claims import claim, mismatch
 from fuzzgraph.reference import RECURRENCES, output_spec, rounding_of
 from fuzzgraph.rules.comparison import Difference, beyond_tolerance, wrong_form

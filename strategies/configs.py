@@ -60,6 +60,8 @@ def _coherent(fields: Fields, can: Capabilities, pins: Pins = ()) -> EngineConfi
             fields["num_q_heads"] = heads[fields["max_context_len"] % len(heads)] or drawn
         widest = max(1, fields["head_dim"] - can.min_rope_dim)
         fields["v_head_dim"] = min(fields["v_head_dim"], widest)
+    if fields["kv_dtype"] != "auto":
+        fields["dtype"] = can.fp8_kv_beside or fields["dtype"]
     _widen_pages(fields, can)
     if fields["runner"] == "cpu_graph" or (fields["recurrent_state"] and "decode" in can.modes):
         fields["modes"] = ("decode",)

@@ -131,7 +131,7 @@ class EngineConfig(Record, frozen=True, kw_only=True):
         needs=OneOf("dtypes"), feature=9, label="dtype {}", group="dtype"
     )] = "float32"
     kv_dtype: Annotated[Literal["auto", "float8_e4m3fn"], Dimension(
-        needs=OneOf("kv_dtypes"), feature=10, label="kv dtype {}", group="dtype"
+        needs=OneOf("kv_dtypes"), feature=10, share=30, label="kv dtype {}", group="dtype"
     )] = "auto"
     kernels: Annotated[Literal["torch", "triton"], Dimension(
         needs=OneOf("kernels"), feature=11, label="kernels {}", group="kernels"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from fuzzgraph.kernel_models.memory import as_numbers
 
-__all__ = ["SCALE_BYTES", "from_bytes", "pages_of_rows", "quantised"]
+__all__ = ["SCALE_BYTES", "from_bytes", "pages_of_rows", "quantised", "to_fp8"]
 
 _FP8_LARGEST = 448.0
 """Of float8_e4m3fn."""
@@ -21,8 +23,16 @@ _FP8_LEAST = 1e-4
 def quantised(rows: npt.NDArray[np.float64]) -> tuple[torch.Tensor, npt.NDArray[np.float64]]:
     """(uint8 [..., D] bytes of float8_e4m3fn, [...] what they are to be multiplied with)."""
     scale = (np.maximum(np.abs(rows).max(-1), _FP8_LEAST) / _FP8_LARGEST).astype(np.float32)
-    scaled = torch.from_numpy(np.clip(rows / scale[..., None], -_FP8_LARGEST, _FP8_LARGEST)).float()
-    return scaled.to(torch.float8_e4m3fn).view(torch.uint8), scale.astype(np.float64)
+    return to_fp8(rows / scale[..., None]).view(torch.uint8), scale.astype(np.float64)
+
+
+def to_fp8(numbers: npt.NDArray[Any]) -> torch.Tensor:
+    """float8_e4m3fn of the nearest numbers, as kernels convert: what is too large is the largest.
+
+    Source: CUDA cuda_fp8.hpp, conversions of `__nv_fp8_e4m3` saturate (__NV_SATFINITE).
+    """
+    within = torch.from_numpy(np.clip(numbers, -_FP8_LARGEST, _FP8_LARGEST)).float()
+    return within.to(torch.float8_e4m3fn)
 
 
 def from_bytes(stored: torch.Tensor) -> npt.NDArray[np.float64]:

@@ -255,6 +255,20 @@ def test_every_page_of_a_verify_has_room_for_what_its_drafts_take() -> None:
     assert {config.page_size for config in configs} == {16, 32}
 
 
+def test_kv_in_fp8_is_drawn_beside_the_one_dtype_that_kernels_give() -> None:
+    reach = Capabilities(
+        dtypes=("float32", "bfloat16"), kv_dtypes=("auto", "float8_e4m3fn"), max_batch=8,
+        fp8_kv_beside="bfloat16",
+    )  # fmt: skip
+    configs = {case.config for case in drawn(reach, DEFAULT, 80, 7)}
+    assert {(config.kv_dtype, config.dtype) for config in configs} == {
+        ("auto", "float32"), ("auto", "bfloat16"), ("float8_e4m3fn", "bfloat16")
+    }  # fmt: skip
+    other = EngineConfig(kv_dtype="float8_e4m3fn")
+    said = "dtype='float32' with KV in float8_e4m3fn is not driven, only bfloat16"
+    assert unsupported_setting(reach, other) == said
+
+
 def test_no_row_is_shorter_than_a_target_has_it() -> None:
     found = drawn(Capabilities(min_seq_len=3, max_batch=8, max_context_len=20), DEFAULT, 100, 5)
     lengths = {row.seq_len for case in found for step in case.steps for row in step.rows}

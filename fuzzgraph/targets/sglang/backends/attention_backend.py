@@ -68,6 +68,14 @@ behind a window then attends in one part, by a list of its own for each token.""
 
 Tensors = dict[str, torch.Tensor]
 
+FP8_KV: tuple[tuple[str, Any], ...] = (
+    ("dtypes", ("float32", "bfloat16")),
+    ("kv_dtypes", ("auto", "float8_e4m3fn")),
+    ("fp8_kv_beside", "bfloat16"),
+)
+"""Of backends whose kernels take queries in FP8 where the KV is, and give bfloat16
+(`--kv-cache-dtype fp8_e4m3`)."""
+
 ATTENTION = "sglang.srt.layers.attention"
 
 

@@ -17,6 +17,7 @@ from fuzzgraph.kernel_models.flash_attention_plan import get_scheduler_metadata
 from fuzzgraph.memory.side_requests import SESSION_CPU
 from fuzzgraph.targets.sglang.backends.attention_backend import (
     ATTENTION,
+    FP8_KV,
     AttentionBackend,
     BackendTarget,
     Tensors,
@@ -91,12 +92,13 @@ FA3 = AttentionBackend(
     refuses=_refuses,
     stood_in_for=("attention kernels, their planner, and the merge of two parts, by models",),
     kernels=_KERNELS,
+    more=FP8_KV,
 )
 
 FA3_DRAFT = replace(FA3, places=((_MODULE, "FlashAttentionMultiStepBackend"),))
 """Holds a backend for each step of a draft."""
 
-FA3_MLA = replace(FA3, part=" over latent rows", attentions=("mla",), windows=False)
+FA3_MLA = replace(FA3, part=" over latent rows", attentions=("mla",), windows=False, more=())
 
 
 def _name_the_device(runner: Any) -> None:

@@ -1,7 +1,8 @@
 """`--attention-backend trtllm_mha`: TensorRT-LLM's multi-head attention.
 
 Real: `TRTLLMHAAttnBackend`, whose metadata has the form of FlashAttention's, its forwards and the
-writing of KV. Its kernels, those of a device with compute capability 10, are modelled. Stood in
+writing of KV up to the kernel that does it in FP8. Its kernels, those of a device with compute
+capability 10, are modelled. Stood in
 for: the number of multiprocessors, and a compilation ahead.
 """
 
@@ -9,16 +10,23 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from fuzzgraph.case import EngineConfig
+from fuzzgraph.errors import NotInRelease
 from fuzzgraph.kernel_models import trtllm_gen
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.backends.attention_backend import (
     ATTENTION,
+    FP8_KV,
     AttentionBackend,
     attributes,
     not_compiled,
 )
 from fuzzgraph.targets.sglang.backends.fa3 import FA_FIELDS, FA_METADATA
+from fuzzgraph.targets.sglang.release import engine_module
+from fuzzgraph.targets.sglang.stubs.kv_store import store_fp8_kv_by_model
+from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 
 _MODULE = f"{ATTENTION}.trtllm_mha_backend"
 _LATENT = f"{ATTENTION}.trtllm_mla_backend"
@@ -45,6 +53,23 @@ def _refuses(config: EngineConfig) -> str | None:
     return None
 
 
+def _adapt(runner: ModelRunner) -> None:
+    """KV in FP8 goes to its slots by the model of the engine's kernel.
+
+    Raises:
+        NotInRelease: the release divides FP8 queries by a scale of their own, as 0.5.14 alone
+            does, by a kernel that has no model (trtllm_mha_backend.py, `scaled_fp8_quant`).
+    """
+    if runner.kv_cache_dtype == torch.float8_e4m3fn and hasattr(engine_module(_MODULE), _QUANTISE):
+        raise NotInRelease(
+            f"kv_dtype='float8_e4m3fn' is not driven where queries go through {_QUANTISE}, whose "
+            "kernel has no model"
+        )
+    store_fp8_kv_by_model()
+
+
+_QUANTISE = "scaled_fp8_quant"
+
 TRTLLM_MHA = AttentionBackend(
     name="trtllm_mha",
     places=((_MODULE, "TRTLLMHAAttnBackend"),),
@@ -61,6 +86,8 @@ TRTLLM_MHA = AttentionBackend(
     refuses=_refuses,
     windows=True,
     unified=True,
+    adapt=_adapt,
+    more=FP8_KV,
 )
 
 target = TRTLLM_MHA.target

@@ -1,4 +1,4 @@
-"""KV goes to its slots by the kernel that a GPU has for it, here its model.
+"""KV goes to its slots by the kernels that a GPU has for it, here their models.
 
 Without this the engine's pools would write by torch, on a path that no server with a GPU takes.
 """
@@ -8,12 +8,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal
 
+from fuzzgraph.kernel_models.fp8_kv_store import store_fp8_kv
 from fuzzgraph.kernel_models.kv_store import check_rows, store_kv
 from fuzzgraph.targets.sglang.release import engine_module, has_module
 from fuzzgraph.targets.sglang.stubs.compiled_modules import Compiled, compile_to_models
 
 _POOLS = "sglang.srt.mem_cache.memory_pool"
 _STORES = ("sglang.kernels.ops.kvcache.kvcache", "sglang.jit_kernel.kvcache")
+_FP8_STORES = (
+    "sglang.kernels.ops.kvcache.fused_fp8_qkv_kv_cache",
+    "sglang.jit_kernel.fused_fp8_qkv_kv_cache",
+)
+"""From 0.5.16 on; before, a kernel of Triton does it."""
 _WARP = 32
 
 
@@ -23,6 +29,21 @@ def store_kv_as_on(vendor: Literal["cuda", "hip"]) -> None:
     pools._is_cuda, pools._is_hip = vendor == "cuda", vendor == "hip"
     store: Any = next(engine_module(name) for name in _STORES if has_module(name))
     compile_to_models(store, {"StoreKVCacheKernel::run": _store})
+
+
+def store_fp8_kv_by_model() -> None:
+    """Have backends that quantise KV by a kernel of their own call its model."""
+    for name in filter(has_module, _FP8_STORES):
+        compile_to_models(engine_module(name), {"FusedFp8QkvKvCache::run": _store_fp8})
+
+
+def _store_fp8(compiled: Compiled) -> Callable[..., Any]:
+    dtype = compiled.dtype("T")
+
+    def run(*args: Any) -> None:
+        store_fp8_kv(**compiled.by_name(args), dtype=dtype)
+
+    return run
 
 
 def _store(compiled: Compiled) -> Callable[..., Any]:

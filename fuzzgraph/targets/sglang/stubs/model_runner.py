@@ -31,7 +31,7 @@ from fuzzgraph.targets.sglang.stubs.hybrid_pools import (
     state_pool,
 )
 from fuzzgraph.targets.sglang.stubs.kv_store import store_kv_as_on
-from fuzzgraph.targets.sglang.stubs.server_args import Configuration, context_len
+from fuzzgraph.targets.sglang.stubs.server_args import Configuration, context_len, kv_cache_dtype
 from fuzzgraph.targets.sglang.stubs.tp_groups import attention_ranks, whole
 from fuzzgraph.targets.sglang.unified_pool import demand_unified_pool, unified_pools
 from fuzzgraph.world import FIRST_PAGE, FIRST_ROW
@@ -290,7 +290,7 @@ def model_runner(
         is_draft_worker=drafts,
         is_hybrid_swa=config.swa_window > 0,
         kv_cache_dtype=stored,
-        kv_cache_dtype_str="auto" if config.kv_dtype == "auto" else "fp8_e4m3",
+        kv_cache_dtype_str=kv_cache_dtype(config),
         max_running_requests=config.req_pool_size,
         model_config=_model_config(config, dtype, judged, hybrid),
         page_size=config.page_size,

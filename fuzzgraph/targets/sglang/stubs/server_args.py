@@ -40,6 +40,11 @@ def context_len(config: EngineConfig) -> int:
     return config.max_context_len + config.max_encoder_len - past + grown
 
 
+def kv_cache_dtype(config: EngineConfig) -> str:
+    """As `--kv-cache-dtype` spells it."""
+    return "auto" if config.kv_dtype == "auto" else "fp8_e4m3"
+
+
 class Configuration:
     """Server arguments of one session; sessions share the process, so each one uses its own.
 
@@ -68,6 +73,7 @@ class Configuration:
             "device": device.type,
             "page_size": config.page_size,
             "attention_backend": backend,
+            "kv_cache_dtype": kv_cache_dtype(config),
             "max_running_requests": config.req_pool_size,
             "chunked_prefill_size": -1,
             "enable_cudagraph_gc": True,  # spares a pass over the whole heap at every capture

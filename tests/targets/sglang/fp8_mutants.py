@@ -1,0 +1,121 @@
+"""Engines that take one step wrong with KV in FP8; opened by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from fuzzgraph.kernel_models import flash_attention, trtllm_gen
+from fuzzgraph.targets.offline.stub import Stub
+from fuzzgraph.targets.sglang.backends.attention_backend import AttentionBackend, BackendTarget
+from fuzzgraph.targets.sglang.backends.fa3 import FA3
+from fuzzgraph.targets.sglang.backends.trtllm_mha import TRTLLM_MHA
+from fuzzgraph.targets.sglang.release import engine_module
+
+__all__ = [
+    "keys_stored_by_the_scale_of_values",
+    "keys_stored_without_a_scale",
+    "scales_swapped",
+    "slots_of_the_other_pool",
+    "values_as_they_are_stored",
+    "values_of_trtllm_as_they_are_stored",
+]
+
+
+def _fa3(wrong: Callable[..., Any]) -> BackendTarget:
+    kernels = tuple(
+        (holder, name, wrong if name.startswith("flash_attn_with_kvcache") else model)
+        for holder, name, model in FA3.kernels
+    )
+    return replace(FA3, kernels=kernels).target("sglang-fa3", "decode")
+
+
+def scales_swapped() -> BackendTarget:
+    """FlashAttention gets the scale of values for keys, and that of keys for values."""
+
+    def attend(*args: Any, k_descale: Any = None, v_descale: Any = None, **named: Any) -> Any:
+        named |= {"k_descale": v_descale, "v_descale": k_descale}
+        return flash_attention.flash_attn_with_kvcache(*args, **named)
+
+    return _fa3(attend)
+
+
+def values_as_they_are_stored() -> BackendTarget:
+    """FlashAttention gets no scale of values."""
+
+    def attend(*args: Any, v_descale: Any = None, **named: Any) -> Any:
+        return flash_attention.flash_attn_with_kvcache(*args, **named)
+
+    return _fa3(attend)
+
+
+def keys_stored_without_a_scale() -> BackendTarget:
+    """The pool stores keys as they are, which attention then multiplies with their scale."""
+
+    def adapt(runner: Any) -> None:
+        pool = runner.token_to_kv_pool
+        store = pool.set_kv_buffer
+
+        def unscaled(layer: Any, loc: Any, k: Any, v: Any, *scales: Any, **named: Any) -> None:
+            named.pop("k_scale", None)
+            store(layer, loc, k, v, None, *scales[1:], **named)
+
+        pool.set_kv_buffer = unscaled
+
+    return replace(FA3, adapt=adapt).target("sglang-fa3", "decode")
+
+
+def values_of_trtllm_as_they_are_stored() -> BackendTarget:
+    """As up to 0.5.13: the scale of values is 1."""
+
+    def decode(*args: Any, bmm2_scale: Any = 1.0, **named: Any) -> Any:
+        return trtllm_gen.trtllm_batch_decode_with_kv_cache(*args, **named)
+
+    kernels = tuple(
+        (holder, name, Stub(decode=Stub(trtllm_batch_decode_with_kv_cache=decode)))
+        for holder, name, _ in TRTLLM_MHA.kernels
+    )
+    return replace(TRTLLM_MHA, kernels=kernels).target("sglang-trtllm-mha", "decode")
+
+
+def _trtllm(change: Callable[[Any], None]) -> BackendTarget:
+    """The backend whose class `change` gets, once and for the life of the process."""
+
+    def adapt(runner: Any) -> None:
+        TRTLLM_MHA.adapt(runner)
+        module, name = TRTLLM_MHA.place()
+        backend = getattr(engine_module(module), name)
+        if not hasattr(backend, "changed"):
+            backend.changed = True
+            change(backend)
+
+    kind: AttentionBackend = replace(TRTLLM_MHA, adapt=adapt)
+    return kind.target("sglang-trtllm-mha", "decode")
+
+
+def keys_stored_by_the_scale_of_values() -> BackendTarget:
+    """The kernel that quantises divides keys by the scale of values."""
+
+    def change(backend: Any) -> None:
+        real = backend._fused_fp8_qkv_kv_cache
+
+        def stored(self: Any, q: Any, k: Any, v: Any, layer: Any, batch: Any) -> Any:
+            scale, layer.k_scale = layer.k_scale, layer.v_scale
+            try:
+                return real(self, q, k, v, layer, batch)
+            finally:
+                layer.k_scale = scale
+
+        backend._fused_fp8_qkv_kv_cache = stored
+
+    return _trtllm(change)
+
+
+def slots_of_the_other_pool() -> BackendTarget:
+    """As in 0.5.9: keys and values behind a window go to the slots of all layers."""
+
+    def change(backend: Any) -> None:
+        backend._get_layer_cache_loc = lambda self, layer, batch: batch.out_cache_loc
+
+    return _trtllm(change)

@@ -1,0 +1,103 @@
+"""KV in FP8 on released sglang: scales on the way in and out, and slots of both pools."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fuzzgraph.case import Case, EngineConfig
+from fuzzgraph.targets import open_target
+from tests.targets.sglang.released import Workers
+from tests.targets.sglang.test_backends import case_for, seen
+
+released = [pytest.mark.sglang, pytest.mark.slow]
+
+FP8 = {"kv_dtype": "float8_e4m3fn", "dtype": "bfloat16"}
+
+
+def fp8_case(target: str, *batches: tuple[int, ...], **settings: Any) -> Case:
+    return case_for(target, *batches, **FP8, **settings)
+
+
+@pytest.mark.parametrize("target", ["sglang-fa3", "sglang-trtllm-mha-verify"])
+def test_kv_in_fp8_is_driven_beside_bfloat16_alone(target: str) -> None:
+    """Kernels of FP8 queries give bfloat16."""
+    mode = "target_verify" if target.endswith("verify") else "decode"
+    opened, settings = open_target(target), {"modes": (mode,), "page_size": 16}
+    said = opened.unsupported(EngineConfig(kv_dtype="float8_e4m3fn", **settings))  # type: ignore[arg-type]
+    assert said == ("dtype='float32' with KV in float8_e4m3fn is not driven, only bfloat16")
+    assert opened.unsupported(EngineConfig(**FP8, **settings)) is None  # type: ignore[arg-type]
+
+
+def test_pools_of_latent_rows_have_no_scales_and_are_not_driven() -> None:
+    latent = EngineConfig(attention="mla", head_dim=8, v_head_dim=4, kv_dtype="float8_e4m3fn")
+    said = open_target("sglang-fa3-mla").unsupported(latent)
+    assert said == "kv_dtype='float8_e4m3fn' is not driven, only auto"
+
+
+class TestReleases:
+    pytestmark = released
+
+    @pytest.mark.parametrize(
+        ("version", "target"),
+        [("0.5.13", "fa3"), ("0.5.23", "fa3"), ("0.5.16", "trtllm-mha"), ("0.5.23", "trtllm-mha")],
+    )
+    @pytest.mark.parametrize("window", [0, 6])
+    def test_keys_and_values_come_back_as_they_were(
+        self, workers: Workers, version: str, target: str, window: int
+    ) -> None:
+        case = fp8_case(target, (5, 66, 7, 150), (131, 8, 20), swa_window=window)
+        assert seen(workers, version, case, f"sglang-{target}") == set()
+
+    @pytest.mark.parametrize("target", ["fa3", "trtllm-mha"])
+    def test_drafts_are_verified_cleanly(self, workers: Workers, target: str) -> None:
+        case = fp8_case(target, (5, 66, 7, 150), (130, 6, 7), mode="target_verify")
+        assert seen(workers, "0.5.23", case, f"sglang-{target}-verify") == set()
+
+    @pytest.mark.parametrize("version", ["0.5.9", "0.5.23"])
+    def test_branches_find_a_scale_for_each_request_where_the_kernel_takes_one_for_each_token(
+        self, workers: Workers, version: str
+    ) -> None:
+        """Open in 0.5.23; see reports/findings/sglang-fa3-fp8-branches.md."""
+        case = fp8_case("fa3", (5, 7), (6, 7), mode="target_verify", spec_topk=2)
+        (found,) = workers.findings(version, case, "sglang-fa3-verify")
+        assert found.symptom == "exception" and "k_descale must have shape" in found.message
+
+    @pytest.mark.parametrize(
+        ("version", "buffers"),
+        [("0.5.9", {"kv_pool.swa_kv_pool.k_buffer[0]", "attention"}), ("0.5.13", {"attention"})],
+    )
+    def test_what_old_releases_do_wrong_is_found(
+        self, workers: Workers, version: str, buffers: set[str]
+    ) -> None:
+        """0.5.9 writes to slots of the other pool, and up to 0.5.13 values keep their scale."""
+        case = fp8_case("trtllm-mha", (5, 66, 7, 150), (131, 8, 20, 3), swa_window=6)
+        found = {buffer for _, buffer in seen(workers, version, case, "sglang-trtllm-mha")}
+        assert buffers <= found
+
+    def test_a_release_that_scales_queries_skips_the_case_with_the_reason(
+        self, workers: Workers
+    ) -> None:
+        case = fp8_case("trtllm-mha", (5, 7))
+        skipped = workers.skipped("0.5.14", case, "sglang-trtllm-mha")
+        assert "scaled_fp8_quant, whose kernel has no model" in skipped
+
+    @pytest.mark.parametrize(
+        ("mutant", "target", "buffer"),
+        [
+            ("scales_swapped", "fa3", "attention"),
+            ("values_as_they_are_stored", "fa3", "attention"),
+            ("keys_stored_without_a_scale", "fa3", "kv_pool.k_buffer[0]"),
+            ("values_of_trtllm_as_they_are_stored", "trtllm-mha", "attention"),
+            ("keys_stored_by_the_scale_of_values", "trtllm-mha", "kv_pool.k_buffer[0]"),
+            ("slots_of_the_other_pool", "trtllm-mha", "kv_pool.swa_kv_pool.k_buffer[0]"),
+        ],
+    )
+    def test_a_wrong_scale_or_slot_is_found(
+        self, workers: Workers, mutant: str, target: str, buffer: str
+    ) -> None:
+        window = 6 if "pool" in mutant else 0
+        case = fp8_case(target, (5, 66, 7), (131, 8, 20), swa_window=window)
+        found = seen(workers, "0.5.23", case, f"tests.targets.sglang.fp8_mutants:{mutant}")
+        assert buffer in {name for _, name in found}
