@@ -13,11 +13,11 @@ from typing import Any
 import torch
 
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.content import content_for
+from fuzzgraph.content import Content, content_for
 from fuzzgraph.row_mixing import with_mixed
 from fuzzgraph.targets.offline.demands import demand_instance, demand_rows
 from fuzzgraph.targets.offline.embeddings import looked_up_qkv
-from fuzzgraph.targets.offline.second_layer import SecondLayer, joined_layers
+from fuzzgraph.targets.offline.second_layer import SecondLayer, joined_layers, second_content
 from fuzzgraph.targets.vllm.configuration import ARCHITECTURE
 from fuzzgraph.targets.vllm.latent_layer import attend_latent, latent_layer
 from fuzzgraph.targets.vllm.release import engine_module, has_module
@@ -79,6 +79,13 @@ class OneLayer(torch.nn.Module):
             windowed = layer(SLIDING_LAYER, config.swa_window + 1)
             self.sliding = SecondLayer(config, windowed, on_device)
 
+    def take_scales(self) -> None:
+        """What a checkpoint with FP8 KV leaves on the layers; the engine's loader leaves 1."""
+        if self.fuzzed.kv_dtype != "auto":
+            _take_scales(self.attn, content_for(self.fuzzed))
+            if self.sliding is not None:
+                _take_scales(self.sliding.attend, second_content(self.fuzzed))
+
     def embed_input_ids(self, input_ids: torch.Tensor) -> torch.Tensor:
         return self.embed.index_select(0, input_ids)
 
@@ -131,6 +138,15 @@ def attention_layer(
         per_layer_sliding_window=window,
         prefix=name,
     )
+
+
+def _take_scales(layer: Any, content: Content) -> None:
+    """Scales of keys and values, as vLLM's `BaseKVCacheMethod` takes them from a checkpoint."""
+    for name, scale in (("_k_scale", content.k_scale), ("_v_scale", content.v_scale)):
+        getattr(layer, name).fill_(scale)
+        setattr(layer, f"{name}_float", scale)
+        if hasattr(layer, f"{name}_cpu"):
+            getattr(layer, f"{name}_cpu").fill_(scale)
 
 
 def _attention_layer() -> Any:

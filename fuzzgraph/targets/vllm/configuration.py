@@ -85,6 +85,7 @@ def vllm_config(
     cache = call_with_known(
         module.CacheConfig,
         block_size=config.page_size,
+        cache_dtype="auto" if config.kv_dtype == "auto" else "fp8_e4m3",
         gpu_memory_utilization=0.5,
         enable_prefix_caching=False,
     )

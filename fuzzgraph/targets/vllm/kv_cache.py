@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from fuzzgraph.case import EngineConfig
+from fuzzgraph.content import content_for
 from fuzzgraph.errors import TargetFailed
 from fuzzgraph.targets.offline.storage_offsets import OffsetsFromAllocation
 from fuzzgraph.targets.vllm.release import engine_module, has_module
@@ -52,6 +53,8 @@ def kv_planes(cache: torch.Tensor, config: EngineConfig) -> tuple[torch.Tensor, 
     """
     heads, columns = config.num_kv_heads, config.head_dim
     page = config.page_size
+    if config.kv_dtype != "auto":
+        cache = cache.view(content_for(config).storage_dtype)  # FP8 lies there as bytes
     if config.attention == "mla":
         return (_latent_rows(cache, page, columns),)
     if cache.shape[1:] == (heads, page, 2 * columns):  # triton_attn.py: keys and values joined

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Literal
 
 from fuzzgraph.errors import AdapterUnavailable
@@ -94,7 +95,10 @@ class TritonBreakableTarget(_Breakable, TritonTarget):
 
 
 class FlashAttentionPiecewiseTarget(_InPieces, FlashAttentionTarget):
-    """With `--attention-backend FLASH_ATTN`."""
+    """With `--attention-backend FLASH_ATTN`; not with KV in FP8, for what quantises queries is
+    compiled there, by a compiler that asks the device."""
+
+    more = MappingProxyType({})
 
 
 class FlashAttentionBreakableTarget(_Breakable, FlashAttentionTarget):

@@ -128,6 +128,7 @@ class RunnerSession(GraphSession):
                 with self._ranks.opening():
                     self.runner = module.GPUModelRunner(self.vllm_config, graphs.device)
                 self.runner.load_model()
+                self.runner.get_model().take_scales()
                 self._model_loaded()
                 open_kv_cache(self.runner, self.vllm_config, self._blocks())
                 self._buffers.make()

@@ -155,6 +155,15 @@ _LATENT = {"attentions": ("mla",), "min_rope_dim": 3, "swa_window": False}
 _STORED = "the kernel that stores latent rows, by a model"
 
 
+_FP8_KV = {
+    "dtypes": ("float32", "float16", "bfloat16"),
+    "kv_dtypes": ("auto", "float8_e4m3fn"),
+    "fp8_kv_beside": "bfloat16",
+}
+"""Of kernels that take queries in FP8 where keys are (`--kv-cache-dtype fp8_e4m3`), and give
+bfloat16."""
+
+
 def _driven(mode: Mode) -> Capabilities:
     if mode == "target_verify":
         return _DRIVEN.replace(modes=(mode, "idle"), max_draft_tokens=6, ragged_verify=True)
@@ -177,6 +186,7 @@ class FlashAttentionTarget(VllmTarget):
     module = "vllm.v1.attention.backends.flash_attn"
     backend = "FlashAttentionBackend"
     max_batch = 8
+    more = MappingProxyType(_FP8_KV)
     also_stood_in_for: tuple[str, ...] = ("attention kernels and their planner, by models",)
 
     def load(self) -> None:

@@ -22,11 +22,6 @@ lays it out; before 0.17 a plan had a number for each row and one more."""
 _STORE = "vllm.v1.attention.ops.triton_reshape_and_cache_flash"
 _attend = strict(flash_attention.flash_attn_with_kvcache)
 _plan = strict(flash_attention_plan.get_scheduler_metadata)
-# What only other versions or other kinds of attention read.
-_LEFT_OUT = (
-    "cu_seqlens_k", "alibi_slopes", "cp_tot_seqused_k", "mask_mod", "block_sparse_tensors",
-    "aux_tensors", "dynamic_causal", "gather_kv_indices", "gather_kv_valid_length", "output_scale",
-)  # fmt: skip
 
 
 def put_flash_attention(backend: str) -> None:
@@ -71,6 +66,9 @@ def flash_attn_varlen_func(
     fa_version: int = 3,
     s_aux: torch.Tensor | None = None,
     q_v: torch.Tensor | None = None,
+    q_descale: torch.Tensor | None = None,
+    k_descale: torch.Tensor | None = None,
+    v_descale: torch.Tensor | None = None,
     cp_world_size: int = 1,
     **others: Any,
 ) -> Any:
@@ -79,7 +77,7 @@ def flash_attn_varlen_func(
     Raises:
         KernelNotModelled: an argument of another version, or of a kind of attention without pages.
     """
-    named = [name for name in _LEFT_OUT if others.get(name) is not None]
+    named = [name for name, value in others.items() if value is not None]
     if named or block_table is None or seqused_k is None or fa_version != 3 or cp_world_size != 1:
         what = named[0] if named else f"fa_version={fa_version}, pages={block_table is not None}"
         raise KernelNotModelled(f"flash_attn_varlen_func of vLLM: {what}")
@@ -96,6 +94,9 @@ def flash_attn_varlen_func(
         softcap=softcap,
         sinks=s_aux,
         qv=q_v,
+        q_descale=q_descale,
+        k_descale=k_descale,
+        v_descale=v_descale,
         scheduler_metadata=scheduler_metadata,
         num_splits=num_splits,
         return_softmax_lse=return_softmax_lse,

@@ -1,0 +1,56 @@
+"""KV in FP8 on vLLM's FlashAttention: scales on the way in and out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fuzzgraph.case import Case, EngineConfig
+from fuzzgraph.targets import open_target
+from tests.targets.sglang.released import Workers
+from tests.targets.vllm.cases import IN_PARTS, MOVED, NEWEST, VERSIONS, decodes, mixes
+
+released = [pytest.mark.vllm, pytest.mark.slow]
+FP8 = {"kv_dtype": "float8_e4m3fn", "dtype": "bfloat16"}
+
+
+def fp8(*steps: Any, **settings: Any) -> Case:
+    return decodes(*steps, **FP8, **settings)
+
+
+def test_graphs_in_pieces_are_not_driven_with_kv_in_fp8() -> None:
+    """The compiler would compile what quantises queries, for a device that is not there."""
+    config = EngineConfig(modes=("prefill",), page_size=16, capture_tokens=(4,), **FP8)  # type: ignore[arg-type]
+    for name in ("vllm-fa-piecewise", "vllm-fa-full-piecewise"):
+        assert "is not driven" in (open_target(name).unsupported(config) or "")
+    assert open_target("vllm-fa-mixed").unsupported(config) is None
+
+
+class TestReleases:
+    pytestmark = released
+
+    @pytest.mark.parametrize("version", VERSIONS)
+    def test_keys_and_values_come_back_as_they_were(self, vllm: Workers, version: str) -> None:
+        assert vllm.findings(version, fp8(*MOVED), "vllm-fa") == ()
+
+    @pytest.mark.parametrize("target", ["vllm-fa", "vllm-v2-fa"])
+    def test_a_layer_behind_a_window_has_scales_of_its_own_pool(
+        self, vllm: Workers, target: str
+    ) -> None:
+        assert vllm.findings(NEWEST, fp8(*MOVED, swa_window=6), target) == ()
+
+    def test_prompts_in_parts_are_stored_and_read_by_their_scales(self, vllm: Workers) -> None:
+        assert vllm.findings(NEWEST, mixes(*IN_PARTS, **FP8), "vllm-fa-mixed") == ()
+
+    @pytest.mark.parametrize(
+        ("planted", "buffer"),
+        [
+            ("scales_swapped", "attention"),
+            ("stored_without_scales", "runner.kv_caches[0]"),
+            ("queries_scaled", "attention"),
+        ],
+    )
+    def test_a_wrong_scale_is_found(self, vllm: Workers, planted: str, buffer: str) -> None:
+        found = vllm.findings(NEWEST, fp8(*MOVED), f"tests.targets.vllm.fp8_mutants:{planted}")
+        assert ("reference", buffer) in {(one.oracle, one.buffer) for one in found}
