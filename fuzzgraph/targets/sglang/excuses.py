@@ -357,6 +357,19 @@ VERIFY_EXCUSES: tuple[Excuse, ...] = (
     ),
 )
 
+DSPARK_VERIFY_EXCUSES: tuple[Excuse, ...] = (
+    *VERIFY_EXCUSES,
+    Excuse(
+        "*.spec_info.live_seq_lens_cpu",
+        "missing",
+        "sglang dspark_verify.py run_non_compact: the scheduler's lengths on the host, beside those"
+        " of the batch; decode_cuda_graph_runner.py captures a verify without them",
+        "dflash_info.py prepare_for_verify reads it on an NPU alone, dspark_verify.py for DeepSeek"
+        " V4.1; no backend with CUDA does",
+        where_unread=True,
+    ),
+)
+
 UNO_EXCUSES: tuple[Excuse, ...] = (
     *EXCUSES,
     _BOUNDED_LIST,

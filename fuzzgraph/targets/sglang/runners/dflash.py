@@ -38,7 +38,8 @@ from fuzzgraph.targets.sglang.backends.attention_backend import (
 from fuzzgraph.targets.sglang.excuses import BLOCK_EXCUSES
 from fuzzgraph.targets.sglang.release import demand_release, engine_module
 from fuzzgraph.targets.sglang.runners.base import RunnerDriver
-from fuzzgraph.targets.sglang.stubs.block_worker import COMMON, WORKER, BlockWorker
+from fuzzgraph.targets.sglang.stubs.block_worker import COMMON, BlockWorker
+from fuzzgraph.targets.sglang.stubs.dflash_worker import WORKER, DFlashWorker
 from fuzzgraph.targets.sglang.stubs.model_runner import request_pool
 from fuzzgraph.world import Batch
 
@@ -206,7 +207,7 @@ class BlockDraftSession(BackendSession):
         self._requests = runner.req_to_token_pool
         if config.drafted_window:
             self._requests = request_pool(config, torch.device(runner.device))
-        self._worker = BlockWorker(runner, config, self._requests, mirrored=self._mirrored)
+        self._worker = DFlashWorker(runner, config, self._requests, mirrored=self._mirrored)
         described.hidden_size = described.spec_hidden_size = self._worker.embedding.shape[1]
         self._folded = self._worker.fold_sampler()
         if self._folded:
