@@ -42,6 +42,11 @@ TARGETS = (
         for backend in _BLOCK_BACKENDS
     ),
     *(
+        _row(f"dspark-draft-{backend}", "runners.dspark", "DSparkDraftTarget", backend=backend,
+             releases="0.5.16 on")
+        for backend in _BLOCK_BACKENDS
+    ),
+    *(
         _row(f"dspark-verify-{backend}", "runners.dspark_verify", "DSparkVerifyTarget",
              backend=backend, releases="0.5.16 on")
         for backend in _BLOCK_BACKENDS

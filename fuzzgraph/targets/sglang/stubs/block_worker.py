@@ -16,11 +16,13 @@ from fuzzgraph.content import content_for
 from fuzzgraph.draft_head import head_weight
 from fuzzgraph.targets.offline.patching import replaced_names
 from fuzzgraph.targets.offline.stub import Stub
+from fuzzgraph.targets.sglang.forward_batch.decode import given
 from fuzzgraph.targets.sglang.release import engine_module
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner, index_translator
 from fuzzgraph.world import VOCAB, Batch, IntArray
 
 COMMON = "sglang.srt.speculative.draft_worker_common"
+_BATCH = "sglang.srt.managers.schedule_batch"
 _INPUT = "sglang.srt.speculative.dflash_info_v2"
 _INFO = "sglang.srt.model_executor.forward_batch_info"
 _RESERVED = ("nxt_kv_lens_cpu", "reserved_seq_lens_cpu")
@@ -61,6 +63,9 @@ class BlockWorker:
             tp_rank=0,
             req_to_token_pool=requests,
             server_args=runner.server_args,
+            spec_algorithm=runner.spec_algorithm,
+            spec_aux_config=runner.spec_aux_config,
+            token_to_kv_pool=runner.token_to_kv_pool,
         )
         self.engine = self._open(target)
 
@@ -89,16 +94,12 @@ class BlockWorker:
         captures; whether there is one."""
         raise NotImplementedError
 
-    def folded(self, tokens: int) -> torch.Tensor:
-        """[tokens] what that sampler has left of the last replay."""
-        found: torch.Tensor = self.engine._draft_sampler.out[:tokens]
-        return found
-
-    def sample(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Drafts of all rows, as the worker samples where no graph has done so.
+    def drafts(self, batch: Batch, hidden: torch.Tensor, *, in_graph: bool) -> torch.Tensor:
+        """The drafts of all rows, as the worker finds them behind its draft model.
 
         Args:
             hidden: [rows * tokens of a block, columns] that the draft model gave.
+            in_graph: whether it ran in a graph that has sampled them.
         """
         raise NotImplementedError
 
@@ -113,23 +114,32 @@ class BlockWorker:
 
     def _scheduled(self, batch: Batch) -> Any:
         """The scheduler's batch of running requests."""
-        info = engine_module(_INFO)
         device, cached = self._runner.device, batch.cached_lens
         first = batch.input_ids[:: self._config.draft_tokens]
-        return Stub(
+        reqs = [
+            Stub(rid=str(request), lora_id=None, token_type_ids=None) for request in batch.requests
+        ]
+        known = dict(
             can_run_decode_cuda_graph=True,
+            device=device,
             forward_iter=0,
-            forward_mode=info.ForwardMode.DECODE,
+            forward_mode=engine_module(_INFO).ForwardMode.DECODE,
             has_grammar=False,
             is_extend_in_batch=False,
             req_pool_indices=torch.tensor(batch.req_pool_indices, device=device),
-            reqs=[],
+            reqs=reqs,
             sampling_info=None,
             seq_lens=torch.tensor(cached, device=device),
             seq_lens_cpu=torch.tensor(cached) if self._mirrored else None,
             seq_lens_sum=int(cached.sum()) if self._mirrored else None,
+            spec_algorithm=self._runner.spec_algorithm,
             spec_info=self._input(torch.tensor(first, device=device), cached),
         )
+        made = given(engine_module(_BATCH).ScheduleBatch, known)
+        for name, value in known.items():
+            if not hasattr(made, name):  # by release it is set later
+                setattr(made, name, value)
+        return made
 
     def _input(self, first: torch.Tensor, cached: IntArray) -> Any:
         kind = engine_module(_INPUT).DFlashDraftInputV2

@@ -16,7 +16,7 @@ from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.release import engine_module
 from fuzzgraph.targets.sglang.stubs.block_worker import COMMON, BlockWorker, stop
 from fuzzgraph.targets.sglang.stubs.verify_worker import VerifyWorker, drafted
-from fuzzgraph.world import PLACEHOLDER
+from fuzzgraph.world import PLACEHOLDER, Batch
 
 WORKER = "sglang.srt.speculative.dflash_worker_v2"
 _KERNELS = ("_use_triton_prepare_block", "_use_triton_accept_bonus")
@@ -79,9 +79,12 @@ class DFlashWorker(BlockWorker):
         self.engine._draft_sampler = self.engine._maybe_build_draft_sampler()
         return self.engine._draft_sampler is not None
 
-    def sample(self, hidden: torch.Tensor) -> torch.Tensor:
+    def drafts(self, batch: Batch, hidden: torch.Tensor, *, in_graph: bool) -> torch.Tensor:
         width = self._config.draft_tokens
         rows = hidden.view(-1, width, hidden.shape[-1])[:, 1:, :]
+        if in_graph:
+            kept: torch.Tensor = self.engine._draft_sampler.out[: len(rows) * (width - 1)]
+            return kept
         found: torch.Tensor = self.engine._greedy_sample_from_vocab_parallel_head(
             hidden_states=rows.reshape(-1, hidden.shape[-1]), lm_head=self.head
         )
@@ -97,7 +100,7 @@ class DFlashVerifyWorker(VerifyWorker, DFlashWorker):
             model_runner=runner, device=runner.device, forward_batch_generation=self._target
         )
         drafts = Stub(
-            forward=lambda *_, **__: drafted(None),
+            forward=lambda *_, **__: drafted(None, in_graph=True),
             kv_index_translator=target.kv_index_translator,
             token_to_kv_pool=self.context,
             tp_group=None,

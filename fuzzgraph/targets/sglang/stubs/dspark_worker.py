@@ -15,6 +15,7 @@ import torch
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.content import hidden_width
 from fuzzgraph.draft_head import markov_weights
+from fuzzgraph.targets.offline.cuda_on_cpu import DEVICE, STREAMS, cuda_on_cpu
 from fuzzgraph.targets.offline.package import call_with_known
 from fuzzgraph.targets.offline.patching import replaced_names
 from fuzzgraph.targets.offline.stub import Stub
@@ -29,6 +30,11 @@ WORKER = "sglang.srt.speculative.dspark_components.dspark_worker_v2"
 _MODEL = "sglang.srt.models.dspark"
 _CONFIG = "sglang.srt.speculative.dspark_components.dspark_config"
 _PARALLEL = "sglang.srt.distributed.parallel_state_wrapper"
+_SAMPLERS = (
+    "sglang.srt.speculative.dspark_components.dspark_draft",
+    "sglang.srt.speculative.dspark_components.dspark_draft_sampler",
+)
+"""Where releases decide whether graphs sample."""
 _PLENTY = 80.0
 """Gigabytes of free memory, by which a server decides whether its graphs sample."""
 _SETTINGS = {"markov_head_type": "vanilla", "mask_token_id": PLACEHOLDER}
@@ -47,7 +53,7 @@ def samples_anchors(config: EngineConfig) -> bool:
     that it does not (`sample_from_anchor`), as it does in half of the contexts of releases that
     know such models."""
     known = hasattr(engine_module(_CONFIG), "get_dspark_sample_from_anchor")
-    return not known or config.max_context_len // 2 % 2 == 0
+    return not known or config.draft_tokens == 1 or config.max_context_len // 2 % 2 == 0
 
 
 def described(runner: ModelRunner, config: EngineConfig, *, drafts: int, anchored: bool) -> Any:
@@ -148,19 +154,37 @@ class DSparkWorker(BlockWorker):
         return made
 
     def fold_sampler(self) -> bool:
-        engine = self.engine
-        engine._draft_sampler = call_with_known(
-            engine._maybe_build_draft_sampler, available_memory_gb=_PLENTY
-        )
+        engine, probed = self.engine, {"get_available_gpu_memory": lambda *_, **__: _PLENTY}
+        modules = [engine_module(name) for name in _SAMPLERS if has_module(name)]
+        with cuda_on_cpu({**DEVICE, **STREAMS}), replaced_names(modules, probed):
+            engine._draft_sampler = call_with_known(
+                engine._maybe_build_draft_sampler, available_memory_gb=_PLENTY
+            )
         engine._proposer.attach_draft_sampler(engine._draft_sampler)
         return engine._draft_sampler is not None
+
+    def drafts(self, batch: Batch, hidden: torch.Tensor, *, in_graph: bool) -> torch.Tensor:
+        proposer, propose = self.engine._proposer, self.engine._proposer.propose
+        given = drafted(hidden, in_graph)
+
+        def through(**named: Any) -> Any:
+            raise _Proposes(propose(**named))
+
+        names = {"forward": lambda *_, **__: given}
+        with replaced_names([proposer], {"propose": through}):
+            with replaced_names([self.engine.draft_model_runner], names):
+                try:
+                    self.drafted_batch(batch)
+                except _Proposes as found:
+                    tokens: torch.Tensor = found.proposal.draft_block.draft_tokens
+                    return tokens.flatten()
+        raise AssertionError("the worker came back without a proposal")
 
 
 class DSparkVerifyWorker(VerifyWorker, DSparkWorker):
     """DSpark's, which has an empty sampler of its own: drafts are put where that leaves them."""
 
     def _open(self, target: Any) -> Any:
-        self._runner.spec_aux_config = Stub(draft_model_config=None)
         self._runner.model.lm_head = self.head
         self.engine = super()._open(self._runner)
         self.fold_sampler()
@@ -179,7 +203,8 @@ class DSparkVerifyWorker(VerifyWorker, DSparkWorker):
 
     def _drafts(self, forward_batch: Any, *_: Any, **__: Any) -> Any:
         """In the place of the draft model's graph: hidden states that nothing samples from."""
-        return drafted(torch.zeros(len(forward_batch.input_ids), 1, device=self._runner.device))
+        rows = len(forward_batch.input_ids)
+        return drafted(torch.zeros(rows, 1, device=self._runner.device), in_graph=True)
 
     def _draft_model(self) -> Any:
         made = super()._draft_model()

@@ -336,6 +336,7 @@ _SWITCHED_OFF: Mapping[str, Any] = {
     "ngram_embedding_manager": Stub(
         enabled=False, table=None, update_after_verify=lambda **_: None
     ),
+    "spec_aux_config": Stub(draft_model_config=None),
     "token_table": None,
     "use_ngram_embedding": False,
 }

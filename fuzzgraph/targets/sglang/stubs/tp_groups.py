@@ -43,6 +43,11 @@ class Group:
         """This rank's part of the sum: what the others have is not known."""
         return part
 
+    def all_gather(self, part: torch.Tensor, dim: int = -1) -> torch.Tensor:
+        """What all ranks have: of a group of one this rank's, as the engine's group gives it."""
+        assert self.world_size == 1, "what other ranks have is not known"
+        return part
+
     @contextlib.contextmanager
     def graph_capture(self, context: Any = None, stream: Any = None) -> Iterator[Any]:
         """The graph engine opens the capture itself, on its own stream."""

@@ -18,13 +18,11 @@ from fuzzgraph.content import DTYPES
 from fuzzgraph.draft_head import context_heads, context_rows, placed_keys
 from fuzzgraph.targets.offline.patching import replaced_names
 from fuzzgraph.targets.offline.stub import Stub
-from fuzzgraph.targets.sglang.forward_batch.decode import given
 from fuzzgraph.targets.sglang.release import engine_module
 from fuzzgraph.targets.sglang.stubs.block_worker import BlockWorker
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 from fuzzgraph.world import FIRST_PAGE, Batch
 
-_BATCH = "sglang.srt.managers.schedule_batch"
 _POOLS = "sglang.srt.mem_cache.memory_pool"
 
 
@@ -137,25 +135,15 @@ class VerifyWorker(BlockWorker):
             indexer_topk_output=None,
         )
 
-    def _scheduled(self, batch: Batch) -> Any:
-        known = vars(super()._scheduled(batch))
-        reqs = [
-            Stub(rid=str(request), lora_id=None, token_type_ids=None) for request in batch.requests
-        ]
-        made = given(
-            engine_module(_BATCH).ScheduleBatch,
-            {**known, "reqs": reqs, "device": self._runner.device},
-        )
-        for name, value in known.items():
-            if name != "reqs" and not hasattr(made, name):
-                setattr(made, name, value)
-        made.spec_algorithm = self._runner.spec_algorithm
-        return made
 
+def drafted(hidden: torch.Tensor | None, in_graph: bool) -> Any:
+    """What the runner of a draft model gives.
 
-def drafted(hidden: torch.Tensor | None) -> Any:
-    """What a runner gives that has replayed a graph of a draft model."""
-    return Stub(logits_output=Stub(hidden_states=hidden), can_run_graph=True)
+    Args:
+        hidden: [tokens, columns] of the model.
+        in_graph: whether it replayed a graph.
+    """
+    return Stub(logits_output=Stub(hidden_states=hidden), can_run_graph=in_graph)
 
 
 def _context_pool(runner: ModelRunner, config: EngineConfig) -> Any:
