@@ -357,6 +357,34 @@ VERIFY_EXCUSES: tuple[Excuse, ...] = (
     ),
 )
 
+_BACKEND_ASKS = (
+    "flashattention_backend.py, triton_backend.py, trtllm_mha_backend.py: without them a bound that"
+    " follows from the context stands in; tables and lengths on the device are judged"
+)
+_NO_LENGTHS = (
+    "sglang 0.5.23 dspark_draft.py _run_forward: a backend that does not ask for lengths on the host"
+    " gets none; decode_cuda_graph_runner.py captures with them"
+)
+
+VERIFIED_OFFSETS = (
+    "sglang trtllm_mha_backend.py init_cuda_graph_state: offsets of queries as wide as a verify, which"
+    " forward_extend reads of verifies that are cut alone"
+)
+
+DSPARK_DRAFT_EXCUSES: tuple[Excuse, ...] = (
+    *BLOCK_EXCUSES,
+    *(
+        Excuse(f"*.forward_batch.{name}", "kind", _NO_LENGTHS, _BACKEND_ASKS)
+        for name in ("seq_lens_cpu", "seq_lens_sum")
+    ),
+    Excuse(
+        "TRTLLMHAAttnBackend.forward_metadata.cu_seqlens_q",
+        "live",
+        VERIFIED_OFFSETS,
+        "lengths and tables are declared fields; outputs are judged",
+    ),
+)
+
 DSPARK_VERIFY_EXCUSES: tuple[Excuse, ...] = (
     *VERIFY_EXCUSES,
     Excuse(

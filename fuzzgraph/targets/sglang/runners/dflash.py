@@ -198,10 +198,13 @@ class BlockDraftSession(BackendSession):
     def _as_drafted(self, field: Field) -> Field:
         """Lengths are those that the block sees, as the worker's own code says them."""
         if field.name == "seq_lens_cpu":
-            exact = self._mirrored and not self._config.drafted_window
-            return host_lengths(field, exact, self._kind.fill(self._config))
+            return self._on_host(field)
         seen = {"cached_lens": _PAST_LENS, "seq_lens": _ALL_LENS}.get(field.repeats)
         return replace(field, repeats=seen) if seen else field
+
+    def _on_host(self, field: Field) -> Field:
+        exact = self._mirrored and not self._config.drafted_window
+        return host_lengths(field, exact, self._kind.fill(self._config))
 
     @property
     def _mirrored(self) -> bool:

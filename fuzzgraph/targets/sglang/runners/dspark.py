@@ -14,8 +14,11 @@ from typing import Any
 import torch
 
 from fuzzgraph.case import EngineConfig
+from fuzzgraph.observation import Field
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.sglang.backends.attention_backend import AttentionBackend
+from fuzzgraph.targets.sglang.excuses import DSPARK_DRAFT_EXCUSES, VERIFIED_OFFSETS
+from fuzzgraph.targets.sglang.release import is_before
 from fuzzgraph.targets.sglang.runners.dflash import BlockDraftSession, BlockDraftTarget, BlockModel
 from fuzzgraph.targets.sglang.stubs.block_worker import BlockWorker
 from fuzzgraph.targets.sglang.stubs.dspark_worker import (
@@ -25,6 +28,13 @@ from fuzzgraph.targets.sglang.stubs.dspark_worker import (
     samples_anchors,
 )
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
+
+
+_ASKS_FIRST = (0, 5, 23)
+_NONE_HANDED = (
+    "sglang 0.5.23 dspark_draft.py _run_forward: a backend that asks for no lengths on the host is "
+    "handed none, and the graph's stay what they were"
+)
 
 
 class MarkovBlockModel(BlockModel):
@@ -48,6 +58,7 @@ class DSparkDraftTarget(BlockDraftTarget):
 
     algorithm = "DSPARK"
     worker = WORKER
+    excuses = DSPARK_DRAFT_EXCUSES
 
     def __init__(self, name: str, backend: str) -> None:
         super().__init__(name, backend)
@@ -82,6 +93,16 @@ class DSparkDraftSession(BlockDraftSession):
         if hasattr(drafts, "forward_embed"):  # then graphs embed, by the same model
             runner.model.forward_embed = drafts.forward_embed
         return worker
+
+    def _as_drafted(self, field: Field) -> Field:
+        if field.name == "cu_seqlens_q" and self._kind.name == "trtllm_mha":
+            return replace(field, repeats="", source=VERIFIED_OFFSETS, unjudged=VERIFIED_OFFSETS)
+        return super()._as_drafted(field)
+
+    def _on_host(self, field: Field) -> Field:
+        if is_before(_ASKS_FIRST) or getattr(self.backend, "needs_cpu_seq_lens", True):
+            return super()._on_host(field)
+        return replace(field, repeats="", source=_NONE_HANDED, unjudged=_NONE_HANDED)
 
     @property
     def drafts(self) -> str:
