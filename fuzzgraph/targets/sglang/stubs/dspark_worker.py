@@ -213,7 +213,7 @@ class DSparkVerifyWorker(VerifyWorker, DSparkWorker):
 
     def _draft(self, tokens: torch.Tensor) -> None:
         sampler = self.engine._draft_sampler
-        sampler.out[: len(tokens)].copy_(tokens)
+        sampler.out = tokens
         if getattr(sampler, "step_logits", ()) is None:  # of its first call, which is left out
             sampler.step_logits = torch.zeros(sampler.max_bs, sampler.gamma, 1)
 
