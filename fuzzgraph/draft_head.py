@@ -93,7 +93,9 @@ def markov_chain(first: torch.Tensor, predicted: torch.Tensor) -> torch.Tensor:
     """
     before, after = (weight.to(torch.float64) for weight in markov_weights())
     chain = [first]
-    for logits in marked(predicted.flatten(), torch.float64).view(*predicted.shape, VOCAB).unbind(1):
+    for logits in (
+        marked(predicted.flatten(), torch.float64).view(*predicted.shape, VOCAB).unbind(1)
+    ):
         chain.append((logits + before[chain[-1]] @ after.T).argmax(-1))
     return torch.stack(chain[1:], 1)
 

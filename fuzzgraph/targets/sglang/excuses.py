@@ -362,13 +362,13 @@ _BACKEND_ASKS = (
     " follows from the context stands in; tables and lengths on the device are judged"
 )
 _NO_LENGTHS = (
-    "sglang 0.5.23 dspark_draft.py _run_forward: a backend that does not ask for lengths on the host"
+    "sglang 0.5.23 dspark_draft.py _run_forward: a backend that asks for no lengths on the host"
     " gets none; decode_cuda_graph_runner.py captures with them"
 )
 
 VERIFIED_OFFSETS = (
-    "sglang trtllm_mha_backend.py init_cuda_graph_state: offsets of queries as wide as a verify, which"
-    " forward_extend reads of verifies that are cut alone"
+    "sglang trtllm_mha_backend.py init_cuda_graph_state: offsets of queries as wide as a verify;"
+    " forward_extend reads them of verifies that are cut alone"
 )
 
 DSPARK_DRAFT_EXCUSES: tuple[Excuse, ...] = (

@@ -13,7 +13,7 @@ from tests.targets.sglang.test_dflash_verify import VERIFIES
 MUTANTS = "tests.targets.sglang.dspark_mutants"
 
 # Lengths on the host are a bound, or exact; a draft model samples at a block's first token, or not.
-ANCHORED, BEHIND = (32, 33), (34, 35)
+ANCHORED, BEHIND = (32, 35), (36, 33)
 
 
 @pytest.mark.sglang
@@ -33,7 +33,7 @@ def test_tokens_that_stay_are_committed(workers: Workers, version: str, backend:
 @pytest.mark.parametrize("version", ["0.5.17", "0.5.18", "0.5.20", "0.5.22", NEWEST])
 def test_drafts_are_those_of_a_markov_head(workers: Workers, version: str, backend: str) -> None:
     target = f"sglang-dspark-draft-{backend}"
-    for blocks, context in (("whole", 32), ("causal", 33)):
+    for blocks, context in (("whole", 32), ("causal", 35)):
         of = case(*BLOCKS, page_size=least_page(target), blocks=blocks, max_context_len=context)
         assert found(workers, version, of, target) == set()
 
@@ -117,7 +117,8 @@ def test_a_planted_bug_of_verify_or_commit_is_found(
 def test_a_planted_bug_of_drafts_is_found(
     workers: Workers, planted: str, named: tuple[str, str]
 ) -> None:
-    assert named in found(workers, NEWEST, case(*BLOCKS), f"{MUTANTS}:{planted}")
+    of = case(*BLOCKS, max_context_len=ANCHORED[0])
+    assert named in found(workers, NEWEST, of, f"{MUTANTS}:{planted}")
 
 
 @pytest.mark.sglang

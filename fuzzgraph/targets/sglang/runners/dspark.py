@@ -29,7 +29,6 @@ from fuzzgraph.targets.sglang.stubs.dspark_worker import (
 )
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 
-
 _ASKS_FIRST = (0, 5, 23)
 _NONE_HANDED = (
     "sglang 0.5.23 dspark_draft.py _run_forward: a backend that asks for no lengths on the host is "
@@ -38,7 +37,7 @@ _NONE_HANDED = (
 
 
 class MarkovBlockModel(BlockModel):
-    """A draft model of one layer, whose tokens are embedded in its graph where the release's are."""
+    """A draft model of one layer, which embeds its tokens in its graph where the release's does."""
 
     def forward(
         self,

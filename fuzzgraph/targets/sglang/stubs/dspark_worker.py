@@ -50,10 +50,10 @@ class _Proposes(Exception):
 
 def samples_anchors(config: EngineConfig) -> bool:
     """Whether the draft model samples at the first token of a block too; else a server's model says
-    that it does not (`sample_from_anchor`), as it does in half of the contexts of releases that
-    know such models."""
+    that it does not (`sample_from_anchor`), as it does in a third of the contexts of
+    releases that know such models."""
     known = hasattr(engine_module(_CONFIG), "get_dspark_sample_from_anchor")
-    return not known or config.draft_tokens == 1 or config.max_context_len // 2 % 2 == 0
+    return not known or config.draft_tokens == 1 or config.max_context_len % 3 > 0
 
 
 def described(runner: ModelRunner, config: EngineConfig, *, drafts: int, anchored: bool) -> Any:
@@ -170,14 +170,14 @@ class DSparkWorker(BlockWorker):
         def through(**named: Any) -> Any:
             raise _Proposes(propose(**named))
 
-        names = {"forward": lambda *_, **__: given}
-        with replaced_names([proposer], {"propose": through}):
-            with replaced_names([self.engine.draft_model_runner], names):
-                try:
-                    self.drafted_batch(batch)
-                except _Proposes as found:
-                    tokens: torch.Tensor = found.proposal.draft_block.draft_tokens
-                    return tokens.flatten()
+        runs = {"forward": lambda *_, **__: given}
+        drafter = self.engine.draft_model_runner
+        with replaced_names([proposer], {"propose": through}), replaced_names([drafter], runs):
+            try:
+                self.drafted_batch(batch)
+            except _Proposes as found:
+                tokens: torch.Tensor = found.proposal.draft_block.draft_tokens
+                return tokens.flatten()
         raise AssertionError("the worker came back without a proposal")
 
 

@@ -59,7 +59,7 @@ class VerifyWorker(BlockWorker):
         raise NotImplementedError
 
     def _demand_kernels(self) -> None:
-        """Raises EngineError where one of the worker's kernels has failed and it went on without."""
+        """Raises EngineError where a kernel of the worker failed and it went on without."""
 
     def _attention(self) -> Any:
         """The layer of the draft model, as the worker makes keys and values with it."""
