@@ -23,6 +23,8 @@ __all__ = [
     "context_rows",
     "head_weight",
     "marked",
+    "markov_chain",
+    "markov_weights",
     "next_hidden",
     "placed_keys",
 ]
@@ -66,6 +68,36 @@ def head_weight(config: EngineConfig, dtype: torch.dtype) -> torch.Tensor:
     weight[ids, width - VOCAB + ids] = 1.0
     weight[VOCAB + ids, ids * (width - VOCAB) // VOCAB] = 1.0
     return weight
+
+
+def markov_weights() -> tuple[torch.Tensor, torch.Tensor]:
+    """[VOCAB, VOCAB] each: what a Markov head adds to the logits behind token t is row t of the
+    first, times the second transposed.
+
+    Behind an odd token it makes one token the largest, whatever the logits are; behind an even one
+    it adds less than a mark.
+    """
+    ids = torch.arange(VOCAB)
+    first, second = torch.zeros(VOCAB, VOCAB), torch.zeros(VOCAB, VOCAB)
+    first[ids, ids] = torch.where(ids % 2 == 1, _MARK * 1.5, _MARK / 4)
+    second[(3 * ids + 5) % VOCAB, ids] = 1.0
+    return first, second
+
+
+def markov_chain(first: torch.Tensor, predicted: torch.Tensor) -> torch.Tensor:
+    """[rows, drafts] tokens that such a head samples, each by the one before it, in float64.
+
+    Args:
+        first: [rows] tokens before the drafts.
+        predicted: [rows, drafts] what the model without the head predicts.
+    """
+    before, after = (weight.to(torch.float64) for weight in markov_weights())
+    chain = [first]
+    for logits in (
+        marked(predicted.flatten(), torch.float64).view(*predicted.shape, VOCAB).unbind(1)
+    ):
+        chain.append((logits + before[chain[-1]] @ after.T).argmax(-1))
+    return torch.stack(chain[1:], 1)
 
 
 def context_heads(config: EngineConfig) -> int:

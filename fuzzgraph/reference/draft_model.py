@@ -11,7 +11,7 @@ import torch
 
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.content import content_for, next_token
-from fuzzgraph.draft_head import head_weight, next_hidden
+from fuzzgraph.draft_head import head_weight, markov_chain, next_hidden
 from fuzzgraph.world import Batch
 
 
@@ -39,8 +39,9 @@ def _block(attended: torch.Tensor, batch: Batch, config: EngineConfig) -> dict[s
     """Of all tokens of each block; drafted is behind each but the first.
 
     The model is given the embedding of each token, the same at all positions, and predicts by the
-    token and its position. Source: sglang DFlashWorkerV2.forward_batch_generation (noise_embedding)
-    and _DflashDraftSampler (the first token of a block is known already).
+    token and its position. A Markov head samples at each place, the first one too or not. Sources:
+    sglang DFlashWorkerV2.forward_batch_generation (noise_embedding) and _DflashDraftSampler (the
+    first token of a block is known already), DsparkDraftSampler (sample_from_anchor).
     """
     tokens, positions = torch.from_numpy(batch.input_ids), torch.from_numpy(batch.positions)
     predicted = next_token(tokens, positions, 0)
@@ -48,9 +49,12 @@ def _block(attended: torch.Tensor, batch: Batch, config: EngineConfig) -> dict[s
     first = torch.from_numpy(batch.new_lens.cumsum() - batch.new_lens)
     drafted = torch.ones(len(tokens), dtype=torch.bool)
     drafted[first] = False
+    at_each = predicted.view(batch.raw_bs, config.draft_tokens)
     return {
         "block_hidden": next_hidden(attended, given, predicted),
         "block_tokens": predicted[drafted],
+        "markov_tokens": markov_chain(tokens[first], at_each).flatten(),
+        "markov_drafts": markov_chain(tokens[first], at_each[:, 1:]).flatten(),
     }
 
 

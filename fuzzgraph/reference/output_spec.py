@@ -107,7 +107,9 @@ def _of_draft_model(
 ) -> OutputSpec | None:
     """What stands behind attention: of each drafted token, or of each row that caught up."""
     chain = (config.spec_steps + 1,)
-    if name == "block_tokens":
+    if name == "markov_tokens":
+        return OutputSpec(batch.num_tokens, (), _TOKEN_IDS)
+    if name in ("block_tokens", "markov_drafts"):
         return OutputSpec(batch.num_tokens - batch.raw_bs, (), _TOKEN_IDS)
     if name == "block_hidden":
         width = hidden_width(config)

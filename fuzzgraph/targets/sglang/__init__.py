@@ -41,6 +41,16 @@ TARGETS = (
              backend=backend, releases="0.5.16 on")
         for backend in _BLOCK_BACKENDS
     ),
+    *(
+        _row(f"dspark-draft-{backend}", "runners.dspark", "DSparkDraftTarget", backend=backend,
+             releases="0.5.16 on")
+        for backend in _BLOCK_BACKENDS
+    ),
+    *(
+        _row(f"dspark-verify-{backend}", "runners.dspark_verify", "DSparkVerifyTarget",
+             backend=backend, releases="0.5.16 on")
+        for backend in _BLOCK_BACKENDS
+    ),
     _row("dsv4", "backends.dsv4", "Dsv4Target", releases="0.5.12 on"),
     _row("eagle-draft", "runners.eagle_draft", "DraftTarget", kind="draft"),
     _row("eagle-draft-extend", "runners.eagle_draft", "DraftTarget", kind="draft_extend"),

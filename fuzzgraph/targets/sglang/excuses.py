@@ -357,6 +357,47 @@ VERIFY_EXCUSES: tuple[Excuse, ...] = (
     ),
 )
 
+_BACKEND_ASKS = (
+    "flashattention_backend.py, triton_backend.py, trtllm_mha_backend.py: without them a bound that"
+    " follows from the context stands in; tables and lengths on the device are judged"
+)
+_NO_LENGTHS = (
+    "sglang 0.5.23 dspark_draft.py _run_forward: a backend that asks for no lengths on the host"
+    " gets none; decode_cuda_graph_runner.py captures with them"
+)
+
+VERIFIED_OFFSETS = (
+    "sglang trtllm_mha_backend.py init_cuda_graph_state: offsets of queries as wide as a verify;"
+    " forward_extend reads them of verifies that are cut alone"
+)
+
+DSPARK_DRAFT_EXCUSES: tuple[Excuse, ...] = (
+    *BLOCK_EXCUSES,
+    *(
+        Excuse(f"*.forward_batch.{name}", "kind", _NO_LENGTHS, _BACKEND_ASKS)
+        for name in ("seq_lens_cpu", "seq_lens_sum")
+    ),
+    Excuse(
+        "TRTLLMHAAttnBackend.forward_metadata.cu_seqlens_q",
+        "live",
+        VERIFIED_OFFSETS,
+        "lengths and tables are declared fields; outputs are judged",
+    ),
+)
+
+DSPARK_VERIFY_EXCUSES: tuple[Excuse, ...] = (
+    *VERIFY_EXCUSES,
+    Excuse(
+        "*.spec_info.live_seq_lens_cpu",
+        "missing",
+        "sglang dspark_verify.py run_non_compact: the scheduler's lengths on the host, beside those"
+        " of the batch; decode_cuda_graph_runner.py captures a verify without them",
+        "dflash_info.py prepare_for_verify reads it on an NPU alone, dspark_verify.py for DeepSeek"
+        " V4.1; no backend with CUDA does",
+        where_unread=True,
+    ),
+)
+
 UNO_EXCUSES: tuple[Excuse, ...] = (
     *EXCUSES,
     _BOUNDED_LIST,

@@ -116,7 +116,9 @@ def backend_class(graphs: GraphEngine, on_capture: Callable[[int], None], kind: 
                 forward_fn()
                 if post_warmup_hook is not None:
                     post_warmup_hook()
-            self.captured[shape_key] = graphs.capture(forward_fn, key=f"{kind}/{shape_key.size}")
+            with _says_that_it_captures(True):
+                captured = graphs.capture(forward_fn, key=f"{kind}/{shape_key.size}")
+            self.captured[shape_key] = captured
             on_capture(shape_key.size)
 
         def can_run(self, forward_batch: Any, shape_key: Any) -> bool:
@@ -157,7 +159,17 @@ def on_device(
     }
     if config.attn_tp_size == 1 and config.capture_bs[-1] > config.req_pool_size:
         replaced["get_batch_sizes_to_capture"] = lambda *_, **__: (list(config.capture_bs), [])
-    with replaced_names(modules, replaced):
+    with replaced_names(modules, replaced), _says_that_it_captures(False):
+        yield
+
+
+@contextlib.contextmanager
+def _says_that_it_captures(answer: bool) -> Iterator[None]:
+    """What the engine hears of its stream; on a GPU that says so itself."""
+    if torch.cuda.is_available():
+        yield
+        return
+    with replaced_names([torch.cuda], {"is_current_stream_capturing": lambda: answer}):
         yield
 
 

@@ -38,8 +38,9 @@ from fuzzgraph.targets.sglang.backends.attention_backend import (
 from fuzzgraph.targets.sglang.excuses import BLOCK_EXCUSES
 from fuzzgraph.targets.sglang.release import demand_release, engine_module
 from fuzzgraph.targets.sglang.runners.base import RunnerDriver
-from fuzzgraph.targets.sglang.stubs.block_worker import COMMON, WORKER, BlockWorker
-from fuzzgraph.targets.sglang.stubs.model_runner import request_pool
+from fuzzgraph.targets.sglang.stubs.block_worker import COMMON, BlockWorker
+from fuzzgraph.targets.sglang.stubs.dflash_worker import WORKER, DFlashWorker
+from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner, request_pool
 from fuzzgraph.world import Batch
 
 _PAST_LENS, _ALL_LENS = "drafted_past", "drafted_lens"
@@ -139,10 +140,13 @@ class BlockDraftTarget(BackendTarget):
     """DFLASH's draft runner on one backend of the sglang release that this process holds."""
 
     excuses = BLOCK_EXCUSES
+    algorithm = "DFLASH"
+    worker = WORKER
+    """The module that has it."""
 
     def __init__(self, name: str, backend: str) -> None:
         super().__init__(name, BACKENDS[backend], "target_verify")
-        self.about = f"{self.backend.name}, blocks that DFLASH drafts by one forward"
+        self.about = f"{self.backend.name}, blocks that {self.algorithm} drafts by one forward"
         self.also_stood_in_for = (*self.backend.stood_in_for, "the draft model behind attention")
         self.capabilities = self.capabilities.replace(
             modes=("target_verify",),
@@ -169,20 +173,23 @@ class BlockDraftTarget(BackendTarget):
 
     def modules(self) -> tuple[str, ...]:
         demand_release(FROM, "folds no sampler into graphs of drafted blocks", self.name)
-        return (*super().modules(), WORKER)
+        return (*super().modules(), self.worker)
 
 
 class BlockDraftSession(BackendSession):
     """The worker, its draft runner, and the backend on which the draft model attends."""
 
     draft_worker = True
+    algorithm = "DFLASH"
+    worker: type[BlockWorker] = DFlashWorker
+    model: type[BlockModel] = BlockModel
     _requests: Any
     """The target's request pool, whose page map the harness writes."""
     _worker: BlockWorker
 
     def __init__(self, config: EngineConfig, graphs: GraphEngine, kind: AttentionBackend) -> None:
-        arguments = (("speculative_algorithm", "DFLASH"), *kind.arguments)
-        super().__init__(config, graphs, replace(kind, model=BlockModel, arguments=arguments))
+        arguments = (("speculative_algorithm", self.algorithm), *kind.arguments)
+        super().__init__(config, graphs, replace(kind, model=self.model, arguments=arguments))
         self.fields = tuple(self._as_drafted(field) for field in self.fields)
         if config.drafted_window:
             self.fields = tuple(field for field in self.fields if field.name not in _OF_THE_MAP)
@@ -191,10 +198,13 @@ class BlockDraftSession(BackendSession):
     def _as_drafted(self, field: Field) -> Field:
         """Lengths are those that the block sees, as the worker's own code says them."""
         if field.name == "seq_lens_cpu":
-            exact = self._mirrored and not self._config.drafted_window
-            return host_lengths(field, exact, self._kind.fill(self._config))
+            return self._on_host(field)
         seen = {"cached_lens": _PAST_LENS, "seq_lens": _ALL_LENS}.get(field.repeats)
         return replace(field, repeats=seen) if seen else field
+
+    def _on_host(self, field: Field) -> Field:
+        exact = self._mirrored and not self._config.drafted_window
+        return host_lengths(field, exact, self._kind.fill(self._config))
 
     @property
     def _mirrored(self) -> bool:
@@ -206,7 +216,7 @@ class BlockDraftSession(BackendSession):
         self._requests = runner.req_to_token_pool
         if config.drafted_window:
             self._requests = request_pool(config, torch.device(runner.device))
-        self._worker = BlockWorker(runner, config, self._requests, mirrored=self._mirrored)
+        self._worker = self._open_worker(runner)
         described.hidden_size = described.spec_hidden_size = self._worker.embedding.shape[1]
         self._folded = self._worker.fold_sampler()
         if self._folded:
@@ -214,7 +224,11 @@ class BlockDraftSession(BackendSession):
             runner.capture_tail_hooks = [hook(self._worker.engine._draft_sampler)]
         return super()._open_runner(graphs)
 
+    def _open_worker(self, runner: ModelRunner) -> BlockWorker:
+        return self.worker(runner, self._config, self._requests, mirrored=self._mirrored)
+
     def _translate(self, batch: Batch) -> Any:
+        self._batch = batch
         return self._worker.drafted_batch(batch)
 
     @property
@@ -228,7 +242,12 @@ class BlockDraftSession(BackendSession):
         return {name: tensor for name, tensor in found.items() if name not in left_out}
 
     def promised_outputs(self, mode: Mode) -> tuple[str, ...]:
-        return (*super().promised_outputs(mode), "block_hidden", "block_tokens")
+        return (*super().promised_outputs(mode), "block_hidden", self.drafts)
+
+    @property
+    def drafts(self) -> str:
+        """The output that its drafts are."""
+        return "block_tokens"
 
     def _forward_eagerly(self) -> None:
         """As the engine's eager runner calls a draft model."""
@@ -244,13 +263,12 @@ class BlockDraftSession(BackendSession):
         hidden = self._outputs.hidden_states
         rows = self._last_batch.batch_size
         live = hidden[: rows * self.runner.width]
-        sampled = self._worker.sample(live)
-        if self._folded and not self.ran_eagerly:
-            sampled = self._worker.engine._draft_sampler.out[: len(sampled)]
+        in_graph = self._folded and not self.ran_eagerly
+        sampled = self._worker.drafts(self._batch, live, in_graph=in_graph)
         heads = (self._config.num_q_heads, self._config.v_head_dim)
         attended = hidden[:, : heads[0] * heads[1]].unflatten(1, heads)
         return {
             "attention": attended.clone(),
             "block_hidden": live.clone(),
-            "block_tokens": sampled.clone(),
+            self.drafts: sampled.clone(),
         }

@@ -39,7 +39,7 @@ from fuzzgraph.targets.sglang.excuses import VERIFY_EXCUSES
 from fuzzgraph.targets.sglang.release import demand_release, engine_module
 from fuzzgraph.targets.sglang.runners.base import RunnerDriver
 from fuzzgraph.targets.sglang.runners.dflash import BACKENDS, FROM, host_lengths, lengths_on_host
-from fuzzgraph.targets.sglang.stubs.block_worker import WORKER
+from fuzzgraph.targets.sglang.stubs.dflash_worker import WORKER, DFlashVerifyWorker
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 from fuzzgraph.targets.sglang.stubs.verify_worker import VerifyWorker
 from fuzzgraph.world import FIRST_PAGE, Batch
@@ -83,9 +83,13 @@ class BlockVerifyTarget(BackendTarget):
 
     excuses = VERIFY_EXCUSES
 
+    algorithm = "DFLASH"
+    worker = WORKER
+    """The module that has it."""
+
     def __init__(self, name: str, backend: str) -> None:
         super().__init__(name, BACKENDS[backend], "target_verify")
-        self.about = f"{self.backend.name}, DFLASH's verify and the commit behind it"
+        self.about = f"{self.backend.name}, {self.algorithm}'s verify and the commit behind it"
         self.also_stood_in_for = (*self.backend.stood_in_for, "the draft model")
         self.capabilities = self.capabilities.replace(
             modes=("target_verify",),
@@ -106,17 +110,19 @@ class BlockVerifyTarget(BackendTarget):
 
     def modules(self) -> tuple[str, ...]:
         demand_release(FROM, "has other parts of a worker that verifies blocks", self.name)
-        return (*super().modules(), WORKER)
+        return (*super().modules(), self.worker)
 
 
 class BlockVerifySession(BackendSession):
     """The worker, its target model's runner, and the backend on which that model attends."""
 
+    algorithm = "DFLASH"
+    worker: type[VerifyWorker] = DFlashVerifyWorker
     _worker: VerifyWorker
     _asked_eagerly = False
 
     def __init__(self, config: EngineConfig, graphs: GraphEngine, kind: AttentionBackend) -> None:
-        arguments = (("speculative_algorithm", "DFLASH"), *kind.arguments)
+        arguments = (("speculative_algorithm", self.algorithm), *kind.arguments)
         super().__init__(config, graphs, replace(kind, model=TargetModel, arguments=arguments))
         mirrored = lengths_on_host(self.backend, config)
         fill = kind.fill(config)
@@ -133,7 +139,9 @@ class BlockVerifySession(BackendSession):
 
     def _open_runner(self, graphs: GraphEngine) -> RunnerDriver:
         mirrored = lengths_on_host(self.backend, self._config)
-        self._worker = VerifyWorker(self._model_runner, self._config, mirrored=mirrored)
+        runner = self._model_runner
+        requests = runner.req_to_token_pool
+        self._worker = self.worker(runner, self._config, requests, mirrored=mirrored)
         return super()._open_runner(graphs)
 
     def _translate(self, batch: Batch) -> Any:

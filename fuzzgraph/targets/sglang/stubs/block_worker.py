@@ -1,12 +1,12 @@
-"""The engine's DFlashWorkerV2 without a server behind it: what it drafts a block by.
+"""An engine's worker that drafts blocks and verifies them, without a server behind it.
 
-Its constructor loads a draft model. All that its code asks of it up to the draft model's forward is
-here: what lies in other objects stands in for them, its own buffers are made by itself.
+What all such workers have in common: the target model's embedding and head, the batch that a
+scheduler hands them, and the way to what they hand their draft model. Which worker it is, and what
+its constructor would have loaded, is said by `dflash_worker` and `dspark_worker`.
 """
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
 import torch
@@ -16,13 +16,14 @@ from fuzzgraph.content import content_for
 from fuzzgraph.draft_head import head_weight
 from fuzzgraph.targets.offline.patching import replaced_names
 from fuzzgraph.targets.offline.stub import Stub
+from fuzzgraph.targets.sglang.forward_batch.decode import given
 from fuzzgraph.targets.sglang.release import engine_module
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner, index_translator
-from fuzzgraph.world import PLACEHOLDER, VOCAB, Batch, IntArray
+from fuzzgraph.world import VOCAB, Batch, IntArray
 
-WORKER = "sglang.srt.speculative.dflash_worker_v2"
-_INPUT = "sglang.srt.speculative.dflash_info_v2"
 COMMON = "sglang.srt.speculative.draft_worker_common"
+_BATCH = "sglang.srt.managers.schedule_batch"
+_INPUT = "sglang.srt.speculative.dflash_info_v2"
 _INFO = "sglang.srt.model_executor.forward_batch_info"
 _RESERVED = ("nxt_kv_lens_cpu", "reserved_seq_lens_cpu")
 """What a draft input calls the lengths that the scheduler has reserved, by release; their sum
@@ -51,11 +52,10 @@ class BlockWorker:
         self, runner: ModelRunner, config: EngineConfig, requests: Any, *, mirrored: bool
     ) -> None:
         self._runner, self._config, self._mirrored = runner, config, mirrored
-        self._module = engine_module(WORKER)
         content, device = content_for(config), runner.device
         tokens = torch.arange(VOCAB)
-        self.embedding = _on_device(content.hidden_states(tokens, torch.zeros_like(tokens)), device)
-        self.head = Stub(weight=_on_device(head_weight(config, content.dtype)[:VOCAB], device))
+        self.embedding = on_device(content.hidden_states(tokens, torch.zeros_like(tokens)), device)
+        self.head = self._head(on_device(head_weight(config, content.dtype)[:VOCAB], device))
         target = Stub(
             kv_index_translator=index_translator(runner, config, requests),
             model=Stub(get_input_embeddings=lambda: self._embed, lm_head=self.head),
@@ -63,62 +63,45 @@ class BlockWorker:
             tp_rank=0,
             req_to_token_pool=requests,
             server_args=runner.server_args,
+            spec_algorithm=runner.spec_algorithm,
+            spec_aux_config=runner.spec_aux_config,
+            token_to_kv_pool=runner.token_to_kv_pool,
         )
-        self.engine = object.__new__(self._module.DFlashWorkerV2)
-        vars(self.engine).update(self._attributes(target))
+        self.engine = self._open(target)
+
+    def _head(self, weight: torch.Tensor) -> Any:
+        """The target model's, by which drafts are sampled."""
+        return Stub(weight=weight)
 
     def _embed(self, tokens: torch.Tensor) -> torch.Tensor:
         return self.embedding[tokens]
 
-    def _attributes(self, target: Any) -> dict[str, Any]:
-        """As the engine's constructor leaves them, for a draft model without more heads."""
-        runner, width = self._runner, self._config.draft_tokens
-        spec_info = engine_module(COMMON).make_draft_block_spec_info
-        buffers = ("ids", "positions", "tokens", "end")
-        return {
-            **{f"_draft_block_{name}_buf": None for name in buffers},
-            "_draft_verify_out_cache_loc_buf": None,
-            "_draft_seq_lens_cpu_buf": None,
-            "_block_pos_offsets": torch.arange(width, device=runner.device),
-            "_draft_block_spec_info": spec_info(draft_token_num=width, device=runner.device),
-            "_draft_sampler": None,
-            "_full_embed_gpu": None,
-            "_is_domino": False,
-            "_mask_token_id": PLACEHOLDER,
-            "_noise_embed_scale": 1.0,
-            "_target_tp_rank": 0,
-            "_target_worker": Stub(model_runner=target),
-            "_use_triton_prepare_block": True,
-            "_use_triton_compact_rebuild": True,
-            "_warned_sampling_fallback": False,
-            "block_size": width,
-            "device": runner.device,
-            "draft_model": Stub(candidate_selector=None, lilicorr=None),
-            "draft_model_runner": Stub(
-                forward=_stop,
-                kv_index_translator=runner.kv_index_translator,
-                req_to_token_pool=runner.req_to_token_pool,
-                tp_group=None,
-            ),
-            # A server without data-parallel attention drafts on the target's ranks; by release.
-            "draft_parallel_layout": Stub(tp_group=None),
-            "draft_owns_attention": False,
-            "draft_tp_context": lambda *_, **__: contextlib.nullcontext(),
-            "draft_window_size": self._config.drafted_window or None,
-            "ps": Stub(tp_rank=0),
-            "lilicorr": None,
-            "model_runner": target,
-            "page_size": self._config.page_size,
-            "selector": None,
-            "server_args": runner.server_args,
-            "use_compact_draft_cache": self._config.drafted_window > 0,
-        }
+    def _open(self, target: Any) -> Any:
+        """The engine's worker.
+
+        Args:
+            target: stands in for the model runner of the target model.
+        """
+        raise NotImplementedError
+
+    @property
+    def verified(self) -> int:
+        """Tokens of a row that it has verified."""
+        return self._config.draft_tokens
 
     def fold_sampler(self) -> bool:
         """Build the sampler that graphs hold behind the model, as the worker does before it
         captures; whether there is one."""
-        self.engine._draft_sampler = self.engine._maybe_build_draft_sampler()
-        return self.engine._draft_sampler is not None
+        raise NotImplementedError
+
+    def drafts(self, batch: Batch, hidden: torch.Tensor, *, in_graph: bool) -> torch.Tensor:
+        """The drafts of all rows, as the worker finds them behind its draft model.
+
+        Args:
+            hidden: [rows * tokens of a block, columns] that the draft model gave.
+            in_graph: whether it ran in a graph that has sampled them.
+        """
+        raise NotImplementedError
 
     def drafted_batch(self, batch: Batch) -> Any:
         """The batch that the worker hands its draft model."""
@@ -129,33 +112,34 @@ class BlockWorker:
                 return drafts.forward_batch
         raise AssertionError("the worker came back without a forward of its draft model")
 
-    def sample(self, hidden: torch.Tensor) -> torch.Tensor:
-        """[rows * (width - 1)] drafts, as the worker samples where no graph has done so."""
-        width = self._config.draft_tokens
-        rows = hidden.view(-1, width, hidden.shape[-1])[:, 1:, :]
-        found: torch.Tensor = self.engine._greedy_sample_from_vocab_parallel_head(
-            hidden_states=rows.reshape(-1, hidden.shape[-1]), lm_head=self.head
-        )
-        return found
-
     def _scheduled(self, batch: Batch) -> Any:
         """The scheduler's batch of running requests."""
-        info = engine_module(_INFO)
         device, cached = self._runner.device, batch.cached_lens
         first = batch.input_ids[:: self._config.draft_tokens]
-        return Stub(
+        reqs = [
+            Stub(rid=str(request), lora_id=None, token_type_ids=None) for request in batch.requests
+        ]
+        known = dict(
             can_run_decode_cuda_graph=True,
-            forward_mode=info.ForwardMode.DECODE,
+            device=device,
+            forward_iter=0,
+            forward_mode=engine_module(_INFO).ForwardMode.DECODE,
             has_grammar=False,
             is_extend_in_batch=False,
             req_pool_indices=torch.tensor(batch.req_pool_indices, device=device),
-            reqs=[],
+            reqs=reqs,
             sampling_info=None,
             seq_lens=torch.tensor(cached, device=device),
             seq_lens_cpu=torch.tensor(cached) if self._mirrored else None,
             seq_lens_sum=int(cached.sum()) if self._mirrored else None,
+            spec_algorithm=self._runner.spec_algorithm,
             spec_info=self._input(torch.tensor(first, device=device), cached),
         )
+        made = given(engine_module(_BATCH).ScheduleBatch, known)
+        for name, value in known.items():
+            if not hasattr(made, name):  # by release it is set later
+                setattr(made, name, value)
+        return made
 
     def _input(self, first: torch.Tensor, cached: IntArray) -> Any:
         kind = engine_module(_INPUT).DFlashDraftInputV2
@@ -172,13 +156,15 @@ class BlockWorker:
         """Room for two blocks behind the past, in whole pages (sglang dflash_info_v2.py,
         prepare_for_decode)."""
         page = self._config.page_size
-        found: IntArray = -(-(cached + 2 * self._config.draft_tokens) // page) * page
+        found: IntArray = -(-(cached + 2 * self.verified) // page) * page
         return found
 
 
-def _stop(forward_batch: Any, *_: Any, **__: Any) -> Any:
+def stop(forward_batch: Any, *_: Any, **__: Any) -> Any:
+    """In the place of the draft model: `drafted_batch` has what it came for."""
     raise _Drafts(forward_batch)
 
 
-def _on_device(weight: torch.Tensor, device: str) -> torch.Tensor:
+def on_device(weight: torch.Tensor, device: str) -> torch.Tensor:
+    """A copy of it there."""
     return torch.empty_like(weight, device=device).copy_(weight)

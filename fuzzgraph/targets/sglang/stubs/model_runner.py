@@ -308,6 +308,7 @@ def model_runner(
         spec_algorithm=_spec_algorithm(settings.server_args.speculative_algorithm),
         token_to_kv_pool=kv,
         token_to_kv_pool_allocator=allocator,
+        tp_rank=group.rank,
         tp_size=group.world_size,
         use_mla_backend=config.attention == "mla",
         tp_group=group,
@@ -332,7 +333,10 @@ _SWITCHED_OFF: Mapping[str, Any] = {
     "linear_attn_model_spec": None,
     "lora_manager": None,
     "model": None,
-    "ngram_embedding_manager": Stub(enabled=False, table=None),
+    "ngram_embedding_manager": Stub(
+        enabled=False, table=None, update_after_verify=lambda **_: None
+    ),
+    "spec_aux_config": Stub(draft_model_config=None),
     "token_table": None,
     "use_ngram_embedding": False,
 }

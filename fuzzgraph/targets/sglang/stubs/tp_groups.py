@@ -20,7 +20,7 @@ _ATTENTION = ("_ATTN_TP",)
 _WHOLE = ("_TP", "_MOE_EP")
 """Groups of all data-parallel ranks with their attention-TP ranks: experts are spread over all."""
 _DATA_RANKS = "sglang.srt.layers.dp_attention"
-_SINGLE = ("_WORLD", "_PP", "_ATTN_CP", "_MOE_TP", "_MOE_DP", "_DCP")
+_SINGLE = ("_WORLD", "_PP", "_SELF_PP", "_ATTN_CP", "_MOE_TP", "_MOE_DP", "_DCP")
 
 
 class Group:
@@ -32,10 +32,20 @@ class Group:
         self.world_size = size
         self.rank = self.rank_in_group = rank
 
+    @property
+    def is_last_rank(self) -> bool:
+        """Of stages of a pipeline, whether this one has the model's head."""
+        return bool(self.rank == self.world_size - 1)
+
     def barrier(self) -> None: ...
 
     def all_reduce(self, part: torch.Tensor) -> torch.Tensor:
         """This rank's part of the sum: what the others have is not known."""
+        return part
+
+    def all_gather(self, part: torch.Tensor, dim: int = -1) -> torch.Tensor:
+        """What all ranks have: of a group of one this rank's, as the engine's group gives it."""
+        assert self.world_size == 1, "what other ranks have is not known"
         return part
 
     @contextlib.contextmanager
@@ -98,5 +108,6 @@ def rank_of(config: EngineConfig) -> dict[str, Any]:
         "moe_ep_rank": group.rank,
         "moe_ep_group": group,
         "moe_tp_rank": 0,
+        "pp_group": Group(),
         "tp_group": group,
     }

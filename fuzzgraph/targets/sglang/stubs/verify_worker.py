@@ -1,4 +1,4 @@
-"""The engine's DFlashWorkerV2 around the verify of its target model: what stands before and behind.
+"""An engine's worker around the verify of its target model: what stands before and behind.
 
 Its code for one step runs twice. The first run ends where the target model would; the second one
 is given what the target model has computed, and goes on to the end. What drafts stands in: it gives
@@ -16,19 +16,14 @@ import torch
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.content import DTYPES
 from fuzzgraph.draft_head import context_heads, context_rows, placed_keys
-from fuzzgraph.errors import EngineError
 from fuzzgraph.targets.offline.patching import replaced_names
 from fuzzgraph.targets.offline.stub import Stub
-from fuzzgraph.targets.sglang.forward_batch.decode import given
 from fuzzgraph.targets.sglang.release import engine_module
 from fuzzgraph.targets.sglang.stubs.block_worker import BlockWorker
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 from fuzzgraph.world import FIRST_PAGE, Batch
 
-_BATCH = "sglang.srt.managers.schedule_batch"
 _POOLS = "sglang.srt.mem_cache.memory_pool"
-_KERNELS = ("_use_triton_prepare_block", "_use_triton_accept_bonus")
-"""The worker goes on without a kernel of its own that has failed once, and clears these."""
 
 
 class _Verifies(Exception):
@@ -40,61 +35,36 @@ class _Verifies(Exception):
 
 
 class VerifyWorker(BlockWorker):
-    """A worker on the runner of its target model.
+    """A worker on the runner of its target model: what is the same whatever it drafts by.
 
     Args:
         runner: the target model's, with its pools and its model.
         mirrored: whether the scheduler knows lengths on the host; else it has an upper bound alone.
     """
 
-    def __init__(self, runner: ModelRunner, config: EngineConfig, *, mirrored: bool) -> None:
+    def __init__(
+        self, runner: ModelRunner, config: EngineConfig, requests: Any, *, mirrored: bool
+    ) -> None:
         self._layer = Stub(layer_id=0, k_scale=None, v_scale=None)
         self.context = _context_pool(runner, config)
         self._computed: Any = None
-        super().__init__(runner, config, runner.req_to_token_pool, mirrored=mirrored)
+        super().__init__(runner, config, requests, mirrored=mirrored)
 
-    def _attributes(self, target: Any) -> dict[str, Any]:
-        runner = self._runner
-        worker = Stub(
-            model_runner=runner, device=runner.device, forward_batch_generation=self._target
-        )
-        drafts = Stub(
-            forward=lambda *_, **__: Stub(
-                logits_output=Stub(hidden_states=None), can_run_graph=True
-            ),
-            kv_index_translator=target.kv_index_translator,
-            token_to_kv_pool=self.context,
-            tp_group=None,
-        )
-        model = Stub(
-            candidate_selector=None,
-            lilicorr=None,
-            layers=(Stub(self_attn=self._attention()),),
-            project_target_hidden=lambda hidden: hidden,
-            prepare_context_hidden_for_kv=lambda layer, hidden: hidden,
-        )
-        return {
-            **super()._attributes(target),
-            "_accept_bonus_buffer_cap": 0,
-            "_accept_bonus_buffer_slot": 0,
-            "_block_verification": False,
-            "_draft_probs_buf": None,
-            "_fused_kv_helper": None,
-            "_need_mamba_verify_commit": False,
-            "_selector_sample": None,
-            "_target_logits_processor": None,
-            "_target_worker": worker,
-            "_tp_sync": Stub(sync=lambda *_: None),
-            "_use_fused_kv_materialize": False,
-            "_use_triton_accept_bonus": True,
-            "draft_model": model,
-            "draft_model_runner": drafts,
-            "model_runner": runner,
-        }
+    @property
+    def verified(self) -> int:
+        return self._config.draft_tokens
+
+    def _draft(self, tokens: torch.Tensor) -> None:
+        """Have the worker find these where it looks for drafts: [rows * (width - 1)]."""
+        raise NotImplementedError
+
+    def _demand_kernels(self) -> None:
+        """Raises EngineError where a kernel of the worker failed and it went on without."""
 
     def _attention(self) -> Any:
         """The layer of the draft model, as the worker makes keys and values with it."""
         shape = (-1, self._config.num_q_heads, self._config.v_head_dim)
+        heads = context_heads(self._config)
 
         def rows(hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             made = context_rows(hidden.view(shape))
@@ -105,8 +75,13 @@ class VerifyWorker(BlockWorker):
             kv_proj_only=rows,
             apply_k_norm=lambda keys: keys,
             apply_k_rope=lambda positions, keys: placed_keys(keys, positions),
-            num_kv_heads=context_heads(self._config),
+            num_kv_heads=heads,
             head_dim=self._config.v_head_dim,
+            kv_size=heads * self._config.v_head_dim,
+            # Keys are made layer by layer where projections are quantised and places are not the
+            # engine's own: by release it looks for one or the other.
+            qkv_proj=Stub(quant_method=None),
+            rotary_emb=None,
         )
 
     @property
@@ -140,14 +115,12 @@ class VerifyWorker(BlockWorker):
         self._computed, self._runner.decode_cuda_graph_runner = computed, planned
         published: list[torch.Tensor] = []
         result = self._step(batch, published.append)
-        for name in _KERNELS:
-            if not getattr(self.engine, name):
-                raise EngineError(f"a kernel of DFLASH's worker failed, which cleared {name}")
+        self._demand_kernels()
         return result, published[-1]
 
     def _step(self, batch: Batch, publish: Callable[[torch.Tensor], None] | None = None) -> Any:
         drafts = batch.input_ids.reshape(batch.raw_bs, -1)[:, 1:].reshape(-1)
-        self.engine._draft_sampler = Stub(out=torch.tensor(drafts, device=self._runner.device))
+        self._draft(torch.tensor(drafts, device=self._runner.device))
         with replaced_names([torch.Tensor], {"record_stream": lambda *_: None}):
             return self.engine.forward_batch_generation(self._scheduled(batch), publish)
 
@@ -162,20 +135,15 @@ class VerifyWorker(BlockWorker):
             indexer_topk_output=None,
         )
 
-    def _scheduled(self, batch: Batch) -> Any:
-        known = vars(super()._scheduled(batch))
-        reqs = [
-            Stub(rid=str(request), lora_id=None, token_type_ids=None) for request in batch.requests
-        ]
-        made = given(
-            engine_module(_BATCH).ScheduleBatch,
-            {**known, "reqs": reqs, "device": self._runner.device},
-        )
-        for name, value in known.items():
-            if name != "reqs" and not hasattr(made, name):
-                setattr(made, name, value)
-        made.spec_algorithm = self._runner.spec_algorithm
-        return made
+
+def drafted(hidden: torch.Tensor | None, in_graph: bool) -> Any:
+    """What the runner of a draft model gives.
+
+    Args:
+        hidden: [tokens, columns] of the model.
+        in_graph: whether it replayed a graph.
+    """
+    return Stub(logits_output=Stub(hidden_states=hidden), can_run_graph=in_graph)
 
 
 def _context_pool(runner: ModelRunner, config: EngineConfig) -> Any:

@@ -1,0 +1,33 @@
+"""The verify of DSpark's blocks, and what follows it in the same step: targets
+`sglang-dspark-verify-*`.
+
+A server verifies whole blocks unless it is told to cut them (`SGLANG_RAGGED_VERIFY_MODE=static`),
+on graphs of one row for each request. Then accepting drafts, the lengths behind them, and what the
+draft model keeps of the tokens that stay are made behind the replay, by kernels of DSpark's own.
+"""
+
+from __future__ import annotations
+
+from fuzzgraph.case import EngineConfig
+from fuzzgraph.ports import GraphEngine
+from fuzzgraph.targets.sglang.excuses import DSPARK_VERIFY_EXCUSES
+from fuzzgraph.targets.sglang.runners.dflash_verify import BlockVerifySession, BlockVerifyTarget
+from fuzzgraph.targets.sglang.stubs.dspark_worker import WORKER, DSparkVerifyWorker
+
+
+class DSparkVerifyTarget(BlockVerifyTarget):
+    """DSpark's verify on one backend of the sglang release that this process holds."""
+
+    algorithm = "DSPARK"
+    worker = WORKER
+    excuses = DSPARK_VERIFY_EXCUSES
+
+    def open_session(self, config: EngineConfig, graphs: GraphEngine) -> DSparkVerifySession:
+        return DSparkVerifySession(config, graphs, self.backend)
+
+
+class DSparkVerifySession(BlockVerifySession):
+    """DSpark's worker, its target model's runner, and the backend on which that model attends."""
+
+    algorithm = "DSPARK"
+    worker = DSparkVerifyWorker

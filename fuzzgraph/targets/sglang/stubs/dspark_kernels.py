@@ -1,0 +1,40 @@
+"""DSpark's own kernels run in Triton, as on a GPU, where the engine would take torch on a CPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from fuzzgraph.targets.offline.cuda_on_cpu import tensors_claim_cuda
+from fuzzgraph.targets.sglang.release import engine_module, has_module
+
+_FOLDERS = (
+    "sglang.kernels.ops.speculative.dspark",
+    "sglang.srt.speculative.dspark_components.kernels",
+)
+"""Where they lie, by release."""
+_DISPATCHED = ("dspark_accept", "dspark_verify_window", "dspark_draft_model", "markov_sample")
+_SLOTS = "sglang.kernels.ops.speculative.cache_locs"
+_ASKS_ITSELF = "SampleStepTokens"
+"""A kernel's class that looks at its tensors by itself, up to 0.5.21."""
+
+
+def run_dspark_kernels() -> None:
+    """Have the modules of this process take what a server with CUDA takes."""
+    if torch.cuda.is_available():
+        return
+    slots: Any = engine_module(_SLOTS)
+    slots._is_cuda = True
+    folder = next(filter(has_module, _FOLDERS))
+    names = (f"{folder}.{name}" for name in _DISPATCHED)
+    for module in map(engine_module, filter(has_module, names)):
+        if hasattr(module, "inputs_on_cuda"):
+            module.inputs_on_cuda = _on_cuda
+        if hasattr(module, _ASKS_ITSELF):
+            kernel = getattr(module, _ASKS_ITSELF)
+            kernel.execute = tensors_claim_cuda(kernel.execute)
+
+
+def _on_cuda(*_: Any, **__: Any) -> bool:
+    return True

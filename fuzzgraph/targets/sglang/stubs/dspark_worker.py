@@ -1,0 +1,225 @@
+"""The engine's DSparkWorkerV2 without a server behind it.
+
+Its own constructor runs, with its planner, proposer and what it commits by. Stood in for is what
+that would have loaded: the draft worker with its runner, and of the draft model what lies before
+the engine's `DSparkDraftMixin`, which brings the Markov head.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+
+from fuzzgraph.case import EngineConfig
+from fuzzgraph.content import hidden_width
+from fuzzgraph.draft_head import markov_weights
+from fuzzgraph.targets.offline.cuda_on_cpu import DEVICE, STREAMS, cuda_on_cpu
+from fuzzgraph.targets.offline.package import call_with_known
+from fuzzgraph.targets.offline.patching import replaced_names
+from fuzzgraph.targets.offline.stub import Stub
+from fuzzgraph.targets.sglang.release import engine_module, has_module
+from fuzzgraph.targets.sglang.stubs.block_worker import COMMON, BlockWorker, on_device, stop
+from fuzzgraph.targets.sglang.stubs.dspark_kernels import run_dspark_kernels
+from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
+from fuzzgraph.targets.sglang.stubs.verify_worker import VerifyWorker, drafted
+from fuzzgraph.world import PLACEHOLDER, VOCAB, Batch
+
+WORKER = "sglang.srt.speculative.dspark_components.dspark_worker_v2"
+_MODEL = "sglang.srt.models.dspark"
+_CONFIG = "sglang.srt.speculative.dspark_components.dspark_config"
+_PARALLEL = "sglang.srt.distributed.parallel_state_wrapper"
+_SAMPLERS = (
+    "sglang.srt.speculative.dspark_components.dspark_draft",
+    "sglang.srt.speculative.dspark_components.dspark_draft_sampler",
+)
+"""Where releases decide whether graphs sample."""
+_PLENTY = 80.0
+"""Gigabytes of free memory, by which a server decides whether its graphs sample."""
+_SETTINGS = {"markov_head_type": "vanilla", "mask_token_id": PLACEHOLDER}
+
+
+class _Proposes(Exception):
+    """Ends the worker's code behind its sampler, with what it has proposed."""
+
+    def __init__(self, proposal: Any) -> None:
+        super().__init__()
+        self.proposal = proposal
+
+
+def samples_anchors(config: EngineConfig) -> bool:
+    """Whether the draft model samples at the first token of a block too; else a server's model says
+    that it does not (`sample_from_anchor`), as it does in a third of the contexts of
+    releases that know such models."""
+    known = hasattr(engine_module(_CONFIG), "get_dspark_sample_from_anchor")
+    return not known or config.draft_tokens == 1 or config.max_context_len % 3 > 0
+
+
+def described(runner: ModelRunner, config: EngineConfig, *, drafts: int, anchored: bool) -> Any:
+    """A draft model's description, as a checkpoint has it: that of `runner`, and a Markov head's.
+
+    Args:
+        drafts: tokens that it drafts at once.
+        anchored: see `samples_anchors`.
+    """
+    found = copy.deepcopy(runner.model_config.hf_config)
+    settings = {**_SETTINGS, "block_size": drafts, "markov_rank": VOCAB, "vocab_size": VOCAB}
+    settings |= {"hidden_size": hidden_width(config), "sample_from_anchor": anchored}
+    for name, value in settings.items():
+        setattr(found, name, value)
+    return found
+
+
+class _Backbone(torch.nn.Module):
+    """What lies before the engine's part of a draft model: the layers whose keys it keeps."""
+
+    is_nemotron_35_draft = False
+
+    def __init__(self, config: Any, quant_config: Any = None, prefix: str = "") -> None:
+        super().__init__()
+        self.block_size = config.block_size
+        self.layers: tuple[Any, ...] = ()
+
+    def project_target_hidden(self, hidden: torch.Tensor) -> torch.Tensor:
+        return hidden
+
+
+class DSparkWorker(BlockWorker):
+    """A worker whose draft model samples each token of a block by the one before it."""
+
+    def __init__(
+        self, runner: ModelRunner, config: EngineConfig, requests: Any, *, mirrored: bool
+    ) -> None:
+        self.anchored = samples_anchors(config)
+        super().__init__(runner, config, requests, mirrored=mirrored)
+
+    def _head(self, weight: torch.Tensor) -> Any:
+        return Stub(weight=weight, quant_method=None, org_vocab_size=len(weight), tp_size=1)
+
+    @property
+    def verified(self) -> int:
+        return self._config.draft_tokens + self.anchored
+
+    def _open(self, target: Any) -> Any:
+        module, runner = engine_module(WORKER), self._runner
+        run_dspark_kernels()
+        bundle = engine_module(COMMON).DraftWorkerBundle(
+            draft_worker=Stub(),
+            draft_model_runner=self._draft_runner(target),
+            draft_model=self._draft_model(),
+            resolved_attention_backend=runner.decode_attention_backend_str,
+        )
+        with replaced_names([module], {"build_draft_tp_worker": lambda **_: bundle}):
+            return call_with_known(
+                module.DSparkWorkerV2,
+                server_args=runner.server_args,
+                gpu_id=runner.gpu_id,
+                nccl_port=0,
+                target_worker=self._target_worker(target),
+                **_alone(),
+            )
+
+    def _target_worker(self, target: Any) -> Any:
+        """The worker of the target model."""
+        return Stub(model_runner=target, device=self._runner.device, random_seed=0)
+
+    def _draft_runner(self, target: Any) -> Any:
+        """What stands in for the runner of the draft model."""
+        runner = self._runner
+        return Stub(
+            attn_backend=runner.attn_backend,
+            capture_tail_hooks=[],
+            decode_cuda_graph_runner=None,
+            device=runner.device,
+            forward=stop,
+            kv_index_translator=runner.kv_index_translator,
+            model_config=Stub(hf_config=self._described()),
+            req_to_token_pool=runner.req_to_token_pool,
+            token_to_kv_pool=runner.token_to_kv_pool,
+        )
+
+    def _described(self) -> Any:
+        drafts, anchored = self.verified - 1, self.anchored
+        return described(self._runner, self._config, drafts=drafts, anchored=anchored)
+
+    def _draft_model(self) -> Any:
+        """The draft model, as far as it does not lie on a graph runner: the engine's head."""
+        mixin = engine_module(_MODEL).DSparkDraftMixin
+        made = type("DraftModel", (mixin, _Backbone), {})(self._described())
+        first, second = markov_weights()
+        head, dtype, device = made.markov_head, self.embedding.dtype, self._runner.device
+        for layer, weight in ((head.markov_w1, first), (head.markov_w2, second)):
+            layer.weight = torch.nn.Parameter(on_device(weight.to(dtype), device), False)
+        return made
+
+    def fold_sampler(self) -> bool:
+        engine, probed = self.engine, {"get_available_gpu_memory": lambda *_, **__: _PLENTY}
+        modules = [engine_module(name) for name in _SAMPLERS if has_module(name)]
+        with cuda_on_cpu({**DEVICE, **STREAMS}), replaced_names(modules, probed):
+            engine._draft_sampler = call_with_known(
+                engine._maybe_build_draft_sampler, available_memory_gb=_PLENTY
+            )
+        engine._proposer.attach_draft_sampler(engine._draft_sampler)
+        return engine._draft_sampler is not None
+
+    def drafts(self, batch: Batch, hidden: torch.Tensor, *, in_graph: bool) -> torch.Tensor:
+        proposer, propose = self.engine._proposer, self.engine._proposer.propose
+        given = drafted(hidden, in_graph)
+
+        def through(**named: Any) -> Any:
+            raise _Proposes(propose(**named))
+
+        runs = {"forward": lambda *_, **__: given}
+        drafter = self.engine.draft_model_runner
+        with replaced_names([proposer], {"propose": through}), replaced_names([drafter], runs):
+            try:
+                self.drafted_batch(batch)
+            except _Proposes as found:
+                tokens: torch.Tensor = found.proposal.draft_block.draft_tokens
+                return tokens.flatten()
+        raise AssertionError("the worker came back without a proposal")
+
+
+class DSparkVerifyWorker(VerifyWorker, DSparkWorker):
+    """DSpark's, which has an empty sampler of its own: drafts are put where that leaves them."""
+
+    def _open(self, target: Any) -> Any:
+        self._runner.model.lm_head = self.head
+        self.engine = super()._open(self._runner)
+        self.fold_sampler()
+        return self.engine
+
+    def _target_worker(self, target: Any) -> Any:
+        found = super()._target_worker(target)
+        found.forward_batch_generation = self._target
+        return found
+
+    def _draft_runner(self, target: Any) -> Any:
+        found = super()._draft_runner(target)
+        found.token_to_kv_pool = self.context
+        found.forward = self._drafts
+        return found
+
+    def _drafts(self, forward_batch: Any, *_: Any, **__: Any) -> Any:
+        """In the place of the draft model's graph: hidden states that nothing samples from."""
+        rows = len(forward_batch.input_ids)
+        return drafted(torch.zeros(rows, 1, device=self._runner.device), in_graph=True)
+
+    def _draft_model(self) -> Any:
+        made = super()._draft_model()
+        made.layers = (Stub(self_attn=self._attention()),)
+        return made
+
+    def _draft(self, tokens: torch.Tensor) -> None:
+        sampler = self.engine._draft_sampler
+        sampler.out = tokens
+        if getattr(sampler, "step_logits", ()) is None:  # of its first call, which is left out
+            sampler.step_logits = torch.zeros(sampler.max_bs, sampler.gamma, 1)
+
+
+def _alone() -> dict[str, Any]:
+    """The ranks of a server of one, for releases whose workers are given them."""
+    if not has_module(_PARALLEL):
+        return {}
+    return {"ps": engine_module(_PARALLEL).ParallelState.trivial()}
