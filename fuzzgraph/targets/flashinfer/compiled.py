@@ -294,8 +294,8 @@ class _TrtllmGen(_Module):
         return ()
 
     def trtllm_paged_attention_decode(self, *args: Any) -> None:
-        # Counters have a buffer of their own where three tensors follow.
-        apart = all(isinstance(each, torch.Tensor) for each in args[6:9])
+        # Counters have a buffer of their own where a third tensor stands before the numbers.
+        apart = len(args) > 8 and not isinstance(args[8], int)
         known = (*self._BEFORE, *(self._COUNTERS if apart else ()), *self._BEHIND)
         # What follows differs between releases, and says nothing that the models follow.
         given = named(self._call, known, args[: len(known)])

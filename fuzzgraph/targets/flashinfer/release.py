@@ -43,7 +43,7 @@ FLASHINFER = EnginePackage(
 )
 
 WORKSPACE_BYTES = 4096
-"""Of a workspace here: guarded memory is compared at every step. It has room for a plan of 340
+"""Of a workspace here: guarded memory is compared at every step. It has room for a plan of 339
 rows, and no model reads the float workspace."""
 _INT_WORKSPACE = 8 << 20
 """Bytes of a wrapper's integer workspace (FlashInfer decode.py, prefill.py, mla)."""
