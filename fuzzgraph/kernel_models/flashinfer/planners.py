@@ -130,7 +130,7 @@ class DecodePlanner(Planner):
 class PrefillPlanner(Planner):
     """Of FlashAttention 2 with several queries in a row, paged and ragged.
 
-    The lengths of keys are taken and left: its kernels read them on the device. `causal` is as well.
+    The lengths of keys are taken and left, as its kernels read them on the device; `causal` too.
     """
 
     name = "BatchPrefillWithPagedKVCacheWrapper.plan"
@@ -190,7 +190,7 @@ class PrefillPlanner(Planner):
             tiles = rows * -(-uniform * group // tile)
         items = max(blocks // given["num_kv_heads"], tiles)
         split = 0 if given["disable_split_kv"] else max(0, given["fixed_split_size"])
-        chunks = 1
+        chunks = np.ones_like(pages)
         if split:
             if given["window_left"] >= 0:
                 reach = -(-(given["window_left"] + tile) // given["page_size"])
@@ -289,7 +289,9 @@ def _host_lens(call: Call, name: str, tensor: torch.Tensor, rows: int) -> Ints:
     """[rows] the host's lengths."""
     call.needs(tensor.dim() == 1, f"{name} must have 1 dimension", list(tensor.shape))
     call.needs_dtype(name, tensor, torch.int32)
-    call.needs(len(tensor) >= rows, f"{name} must hold a length for each of {rows} rows", len(tensor))
+    call.needs(
+        len(tensor) >= rows, f"{name} must hold a length for each of {rows} rows", len(tensor)
+    )
     lens = host_ints(tensor)[:rows]
     call.needs(bool((lens >= 0).all()), f"{name} must not be negative", lens.min(initial=0))
     return lens

@@ -103,4 +103,6 @@ def _shown(value: Any) -> str:
         return f"a tensor {str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
     if value is None:
         return "None"
-    return f"{value!r}" if isinstance(value, (bool, int, float, str)) else f"a {type(value).__name__}"
+    return (
+        f"{value!r}" if isinstance(value, (bool, int, float, str)) else f"a {type(value).__name__}"
+    )

@@ -13,10 +13,10 @@ from fuzzgraph.errors import KernelNotModelled
 from fuzzgraph.kernel_models.checks import Call
 from fuzzgraph.kernel_models.flashinfer.first_plan import FirstPlan, held_to_first
 from fuzzgraph.kernel_models.flashinfer.plan import (
-    int_workspace,
-    int_workspace_bytes,
     Planned,
     PlanOf,
+    int_workspace,
+    int_workspace_bytes,
     planned,
     planned_by,
 )

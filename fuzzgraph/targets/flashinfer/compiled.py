@@ -276,7 +276,9 @@ class _TrtllmGen(_Module):
     """Kernels that follow a page table and lengths, without a plan (decode.py
     TrtllmGenDecodeModule)."""
 
-    _BEFORE = parameters("out out_scale_factor:tensor? query key_cache value_cache workspace_buffer")
+    _BEFORE = parameters(
+        "out out_scale_factor:tensor? query key_cache value_cache workspace_buffer"
+    )
     _COUNTERS = parameters("multi_ctas_kv_counter_buffer")
     _BEHIND = parameters(
         "block_tables seq_lens max_q_len:int max_kv_len:int bmm1_scale:any bmm2_scale:any"

@@ -86,7 +86,7 @@ def _be_hopper() -> None:
     utils = vars(FLASHINFER.module("flashinfer.utils"))
     if utils["get_compute_capability"].__module__ == __name__:
         return
-    asked = {
+    asked: dict[Any, Callable[..., Any]] = {
         utils["get_compute_capability"]: _told((device.major, device.minor)),
         utils["version_at_least"]: _newest_if_none(utils["version_at_least"]),
     }

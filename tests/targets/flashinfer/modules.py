@@ -12,9 +12,9 @@ from fuzzgraph.targets.flashinfer import compiled
 ROWS, Q_HEADS, KV_HEADS, COLUMNS, PAGE = 2, 4, 2, 8, 2
 RANK, ROPE = 8, 4
 FLOATS = (torch.float32,) * 3
-_NUMBERS = ("logits_soft_cap", "sm_scale", "rope_rcp_scale", "rope_rcp_theta")
+_NUMBERS: Any = ("logits_soft_cap", "sm_scale", "rope_rcp_scale", "rope_rcp_theta")
 _MASK = ("maybe_custom_mask", "maybe_mask_indptr", "maybe_alibi_slopes")
-_VARIANT = ("DefaultAttention", "#include<flashinfer/attention/variants.cuh>")
+_VARIANT: Any = ("DefaultAttention", "#include<flashinfer/attention/variants.cuh>")
 
 
 def decode_module(dims: Any = (COLUMNS, COLUMNS), **flags: Any) -> Any:
