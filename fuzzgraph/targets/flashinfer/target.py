@@ -54,7 +54,7 @@ class WrapperTarget(ReleasedTarget):
         return (
             "the caller: one layer, and what a server pads",
             "what is compiled: planners and kernels, by models",
-            "widths of latent rows, which the release's check sees rounded up",
+            "widths of rows, which the release's checks see rounded up",
         )
 
     def refused(self, config: EngineConfig) -> str | None:

@@ -18,10 +18,8 @@ _VARIANT: Any = ("DefaultAttention", "#include<flashinfer/attention/variants.cuh
 
 
 def decode_module(dims: Any = (COLUMNS, COLUMNS), **flags: Any) -> Any:
-    return compiled._decode(
-        "uri", *FLOATS, torch.int32, *dims, ("maybe_alibi_slopes",), ("float",), _NUMBERS,
-        ("double",) * 4, *_VARIANT, **flags,
-    )  # fmt: skip
+    more: Any = (("maybe_alibi_slopes",), ("float",), _NUMBERS, ("double",) * 4)
+    return compiled._decode("uri", *FLOATS, torch.int32, *dims, *more, *_VARIANT, **flags)
 
 
 def prefill_module(backend: str = "fa2", dims: Any = (COLUMNS, COLUMNS), **flags: Any) -> Any:
