@@ -30,6 +30,8 @@ __all__ = [
     "launch",
     "routed",
     "run_kernel",
+    "side_of",
+    "sides_told",
 ]
 
 
@@ -54,6 +56,7 @@ Run = Callable[..., None]
 """Takes the kernel, then its arguments by name."""
 
 _ROUTES: list[Run] = []
+_SIDES: list[Callable[[torch.Tensor], str]] = []
 _ASIDE: list[str] = []
 
 
@@ -126,3 +129,18 @@ def routed(route: Run) -> Iterator[None]:
         yield
     finally:
         _ROUTES.pop()
+
+
+def side_of(tensor: torch.Tensor) -> str:
+    """'host' or 'device', as the engine asked for the memory; '' where nobody knows."""
+    return _SIDES[-1](tensor) if _SIDES else ""
+
+
+@contextmanager
+def sides_told(by: Callable[[torch.Tensor], str]) -> Iterator[None]:
+    """Inside, `side_of` answers as `by` does."""
+    _SIDES.append(by)
+    try:
+        yield
+    finally:
+        _SIDES.pop()

@@ -21,7 +21,13 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fuzzgraph.kernel_models.launch import ModelKernel, belongs_to_the_step, routed, run_kernel
+from fuzzgraph.kernel_models.launch import (
+    ModelKernel,
+    belongs_to_the_step,
+    routed,
+    run_kernel,
+    sides_told,
+)
 from fuzzgraph.kernel_models.memory import KernelMemory
 from fuzzgraph.kernel_models.report import LaunchReport
 from fuzzgraph.lanes import Lanes
@@ -98,7 +104,11 @@ class Interception(TorchDispatchMode):  # type: ignore[no-untyped-call]
         try:
             # Buffers are made while a session opens and captures; that is at depth 1 in "engine".
             watched = self._depth == 1 and segment == "engine"
-            with self._sides.separate(watched=watched), routed(self._launch_model):
+            with (
+                self._sides.separate(watched=watched),
+                sides_told(self._sides.of),
+                routed(self._launch_model),
+            ):
                 yield
         finally:
             self._depth -= 1
@@ -114,7 +124,12 @@ class Interception(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
         For steps after capture, whose allocations are not guarded.
         """
-        with self.lanes.installed(), self._sides.separate(), routed(self._run_model):
+        with (
+            self.lanes.installed(),
+            self._sides.separate(),
+            sides_told(self._sides.of),
+            routed(self._run_model),
+        ):
             yield
 
     @contextmanager

@@ -20,7 +20,8 @@ from fuzzgraph.kernel_models.flashinfer.paged import (
     followed,
     rows_of,
 )
-from fuzzgraph.kernel_models.flashinfer.plan import DecodePlanner, PrefillPlanner
+from fuzzgraph.kernel_models.flashinfer.plan import PlanOf
+from fuzzgraph.kernel_models.flashinfer.planners import DecodePlanner, PrefillPlanner
 
 __all__ = ["BatchDecodeWithPagedKVCacheWrapper", "fast_decode_plan"]
 
@@ -54,9 +55,15 @@ class BatchDecodeWithPagedKVCacheWrapper(PagedWrapper):
         self._paged_kv_indices_buf = paged_kv_indices_buffer
         self._paged_kv_last_page_len_buf = paged_kv_last_page_len_buffer
         self._use_tensor_cores = use_tensor_cores
+        self._head_dim: int | None = None
         self._qo_indptr_buf: torch.Tensor | None = None
         if use_tensor_cores and rows is not None:
             self._qo_indptr_buf = torch.arange(rows + 1, dtype=torch.int32, device=self.device)
+
+    @property
+    def plan_of(self) -> PlanOf:  # type: ignore[override]
+        """Whose plans its kernels follow."""
+        return "fa2" if self._use_tensor_cores else "decode"
 
     @property
     def use_tensor_cores(self) -> bool:
@@ -103,6 +110,7 @@ class BatchDecodeWithPagedKVCacheWrapper(PagedWrapper):
             q_data_type or data_type, kv_data_type or data_type, o_data_type, window_left,
             logits_soft_cap, sm_scale,
         )  # fmt: skip
+        self._head_dim = head_dim  # of which its module is built
         planner = PrefillPlanner if self.use_tensor_cores else DecodePlanner
         self._cached_module = planner(self._use_cuda_graph)
         _plan_decode(
@@ -171,6 +179,11 @@ class BatchDecodeWithPagedKVCacheWrapper(PagedWrapper):
         rows = len(self.buffer("paged_kv_last_page_len"))
         self._call.needs(len(q) == rows, f"q must have {rows} rows, one for each request", len(q))
         check_window(self, window_left)
+        dim = self._head_dim
+        self._call.needs(
+            dim is None or q.shape[2] == dim, f"q must have the {dim} columns of the plan",
+            q.shape[2],
+        )  # fmt: skip
         same = q.shape[2] == v.shape[3]
         self._call.needs(
             self.use_tensor_cores or same, "q and v_cache must have as many columns",
@@ -239,15 +252,17 @@ def _plan_decode(
         wrapper._int_workspace_buffer,
         wrapper._pin_memory_int_workspace_buffer,
     )
-    graph = wrapper.is_cuda_graph_enabled
+    graph, host = wrapper.is_cuda_graph_enabled, indptr.to("cpu")
     if wrapper.use_tensor_cores:
         each = torch.arange(rows + 1, dtype=torch.int32, device="cpu")
         wrapper._plan_info = wrapper._cached_module.plan(
-            *workspaces, each, indptr, None, rows, rows, num_qo_heads, num_kv_heads, page_size,
-            graph, head_dim, head_dim, False, window_left, fixed_split_size or -1,
-            disable_split_kv, 0,
+            *workspaces, each, host, host.diff() * page_size, rows, rows, num_qo_heads,
+            num_kv_heads, page_size, graph, head_dim, head_dim, False, window_left,
+            fixed_split_size or -1, disable_split_kv, 0, 0,
         )  # fmt: skip
     else:
+        no_data = (torch.empty(0, device="cpu"),) * 2  # of which the real planner takes the dtypes
         wrapper._plan_info = wrapper._cached_module.plan(
-            *workspaces, indptr, rows, num_qo_heads, num_kv_heads, page_size, graph, window_left
-        )
+            *workspaces, host, rows, num_qo_heads, num_kv_heads, page_size, graph, window_left,
+            wrapper._logits_soft_cap or 0.0, head_dim, head_dim, *no_data,
+        )  # fmt: skip

@@ -1,12 +1,14 @@
 """The kernels behind FlashInfer's decode and prefill wrappers: paged and ragged KV.
 
-Source: FlashInfer 0.6.12, include/flashinfer/attention/{decode,prefill,variants}.cuh and page.cuh.
+Those of FlashAttention 3 read offsets and lengths from the plan, all others on the device.
+
+Source: FlashInfer 0.6.18, include/flashinfer/attention/{decode,prefill,variants}.cuh, page.cuh and
+hopper/prefill_sm90.cuh.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,11 +23,11 @@ from fuzzgraph.kernel_models.attention import (
     below_diagonal,
 )
 from fuzzgraph.kernel_models.checks import check_offsets
-from fuzzgraph.kernel_models.flashinfer.plan import Plan, read_plan
+from fuzzgraph.kernel_models.flashinfer.plan import Plan, Planned, read_plan
 from fuzzgraph.kernel_models.launch import ModelKernel
 from fuzzgraph.kernel_models.memory import Ints, KernelMemory
 
-__all__ = ["DECODE", "PREFILL", "RAGGED"]
+__all__ = ["DECODE", "PREFILL", "PREFILL_SM90", "RAGGED"]
 
 _SOURCE = "FlashInfer 0.6.12, include/flashinfer/attention/prefill.cuh and decode.cuh"
 
@@ -66,23 +68,21 @@ def _flashinfer_paged(
     sm_scale: float,
     out: torch.Tensor,
     lse: torch.Tensor | None,
-    planned: Mapping[str, int] | None = None,
+    planned: Planned | None = None,
     **scalars: Any,
 ) -> None:
     """Caches are [pages, page_size, heads, columns], by their strides in any layout.
 
     Args:
-        planned: sizes that the plan was made for, by the names of its arguments; None if unknown.
+        planned: what the plan was made for; None if unknown.
     """
-    work = read_plan(memory, plan, rows)
+    work = _followed(memory, plan, rows, planned)
     if work is None:
         return
     page_size = k_cache.shape[1]
-    there = {"num_qo_heads": q.shape[1], "num_kv_heads": k_cache.shape[2], "page_size": page_size}
-    for name, size in (planned or {}).items():
-        if size != there[name]:
-            rule = f"{name} of a plan must be that of the run, {there[name]}"
-            memory.misused(name, rule, str(size))
+    masking = _Masking(**scalars)
+    _as_planned(memory, planned, q, k_cache, v_cache, page_size)
+    _reach_is_planned(memory, planned, masking.window_left)
     pages = _first(memory, "paged_kv_indptr", paged_kv_indptr, rows + 1)
     check_offsets(memory, "paged_kv_indptr", pages, len(paged_kv_indices))
     held = np.diff(pages)
@@ -98,15 +98,47 @@ def _flashinfer_paged(
     if qo_indptr is None:
         _items_are_within(memory, work, lens)
     seen = _LaunchedBatch.of(
-        memory, work, qo_indptr, len(q), lens, _Masking(**scalars), q.shape[1] // k_cache.shape[2]
+        memory, work, qo_indptr, len(q), lens, masking, q.shape[1] // k_cache.shape[2]
     )
     hidden = seen.hidden(memory, custom_mask, mask_indptr)
-    positions = _up_to(seen.covered)
-    entries = np.repeat(pages[:-1], seen.covered) + positions // page_size
-    slots = memory.entries("paged_kv_indices", paged_kv_indices, entries)
-    ends = np.cumsum(seen.covered)[:-1]
-    keys = tuple(zip(np.split(slots, ends), np.split(positions % page_size, ends), strict=True))
+    keys = _listed(memory, paged_kv_indices, pages, seen.covered, page_size)
     cache = Cache(k_cache, v_cache, names=("k_cache", "v_cache"))
+    seen.attend(memory, q, cache, keys, hidden, sm_scale, out, lse)
+
+
+def _flashinfer_paged_sm90(
+    memory: KernelMemory,
+    *,
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    plan: torch.Tensor,
+    rows: int,
+    paged_kv_indices: torch.Tensor,
+    sm_scale: float,
+    value_scale: float,
+    out: torch.Tensor,
+    lse: torch.Tensor | None,
+    planned: Planned | None = None,
+    **scalars: Any,
+) -> None:
+    """The same by offsets and lengths of the plan (csrc batch_prefill_sm90.cu, PagedParams)."""
+    work = _followed(memory, plan, rows, planned)
+    if work is None:
+        return
+    page_size = k_cache.shape[1]
+    _as_planned(memory, planned, q, k_cache, v_cache, page_size)
+    masking = _Masking(**scalars)
+    if not masking.windowed:  # LEFT_SLIDING_WINDOW is of the module
+        masking = replace(masking, window_left=-1)
+    queries = np.diff(work.queries).clip(min=0, max=len(q))
+    # Lengths that are no numbers of a batch stray at once; a launch over them need not end.
+    lens = work.lens.clip(min=0, max=(len(paged_kv_indices) + 1) * page_size)
+    group = q.shape[1] // k_cache.shape[2]
+    seen = _LaunchedBatch(work, work.queries[:-1], queries, lens, lens, masking, group)
+    hidden = seen.hidden(memory, None, None)
+    keys = _listed(memory, paged_kv_indices, work.pages, lens, page_size)
+    cache = Cache(k_cache, v_cache, value_scale=value_scale)
     seen.attend(memory, q, cache, keys, hidden, sm_scale, out, lse)
 
 
@@ -125,21 +157,69 @@ def _flashinfer_ragged(
     sm_scale: float,
     out: torch.Tensor,
     lse: torch.Tensor | None,
+    planned: Planned | None = None,
     **scalars: Any,
 ) -> None:
-    work = read_plan(memory, plan, rows)
+    work = _followed(memory, plan, rows, planned)
     if work is None:
         return
-    offsets = memory.ints(kv_indptr)[: rows + 1]
+    masking = _Masking(**scalars)
+    _as_planned(memory, planned, q, k[:, None], v[:, None], 1)
+    _reach_is_planned(memory, planned, masking.window_left)
+    offsets = _first(memory, "kv_indptr", kv_indptr, rows + 1)
     check_offsets(memory, "kv_indptr", offsets, len(k))
     lens = np.diff(offsets).clip(min=0)
     seen = _LaunchedBatch.of(
-        memory, work, qo_indptr, len(q), lens, _Masking(**scalars), q.shape[1] // k.shape[1]
+        memory, work, qo_indptr, len(q), lens, masking, q.shape[1] // k.shape[1]
     )
     hidden = seen.hidden(memory, custom_mask, mask_indptr)
     keys = tuple((low + np.arange(n),) for low, n in zip(offsets[:-1], seen.covered, strict=True))
     cache = Cache(k, v, names=("k", "v"))
     seen.attend(memory, q, cache, keys, hidden, sm_scale, out, lse)
+
+
+def _followed(
+    memory: KernelMemory, plan: torch.Tensor, rows: int, planned: Planned | None
+) -> Plan | None:
+    return read_plan(memory, plan, rows, None if planned is None else planned.mark)
+
+
+def _as_planned(
+    memory: KernelMemory,
+    planned: Planned | None,
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    page_size: int,
+) -> None:
+    """Items, tiles and room for partial results are those of the sizes that were planned."""
+    there = {
+        "num_qo_heads": q.shape[1], "num_kv_heads": k_cache.shape[2], "page_size": page_size,
+        "head_dim_qk": q.shape[2], "head_dim_vo": v_cache.shape[3],
+    }  # fmt: skip
+    for name, size in ({} if planned is None else planned.sizes).items():
+        if name in there and size != there[name]:
+            rule = f"{name} of a plan must be that of the run, {there[name]}"
+            memory.misused(name, rule, str(size))
+
+
+def _reach_is_planned(memory: KernelMemory, planned: Planned | None, window_left: int) -> None:
+    """PrefillSplitQOKVIndptr: a plan with a window has items for what lies in it alone."""
+    reach = -1 if planned is None else planned.sizes.get("window_left", -1)
+    if reach >= 0 and not 0 <= window_left <= reach:
+        rule = f"window_left of a run must not reach beyond the plan's, {reach}"
+        memory.misused("window_left", rule, str(window_left))
+
+
+def _listed(
+    memory: KernelMemory, indices: torch.Tensor, pages: Ints, counts: Ints, page_size: int
+) -> tuple[tuple[Ints, ...], ...]:
+    """For each row where its first keys lie: pages of the list, and slots within."""
+    positions = _up_to(counts)
+    entries = np.repeat(pages[:-1], counts) + positions // page_size
+    slots = memory.entries("paged_kv_indices", indices, entries)
+    ends = np.cumsum(counts)[:-1]
+    return tuple(zip(np.split(slots, ends), np.split(positions % page_size, ends), strict=True))
 
 
 def _items_are_within(memory: KernelMemory, work: Plan, lens: Ints) -> None:
@@ -201,7 +281,7 @@ class _LaunchedBatch:
         """For each row [queries, covered] the keys that a query does not see."""
         starts = None
         if mask is not None and indptr is not None:
-            starts = memory.ints(indptr)
+            starts = _first(memory, "mask_indptr", indptr, len(self.lens))
         found: list[Bools | None] = []
         for row, (queries, keys) in enumerate(zip(self.queries, self.lens, strict=True)):
             # A kernel with a mask has no other (prefill.py run, mask_mode).
@@ -282,4 +362,5 @@ def _mask_bits(
 
 DECODE = ModelKernel("BatchDecodeWithPagedKVCache", _flashinfer_paged, _SOURCE)
 PREFILL = ModelKernel("BatchPrefillWithPagedKVCache", _flashinfer_paged, _SOURCE)
+PREFILL_SM90 = ModelKernel("BatchPrefillWithPagedKVCache", _flashinfer_paged_sm90, _SOURCE)
 RAGGED = ModelKernel("BatchPrefillWithRaggedKVCache", _flashinfer_ragged, _SOURCE)

@@ -15,10 +15,11 @@ import torch
 
 from fuzzgraph.kernel_models.arguments import Tensor1, Tensor3
 from fuzzgraph.kernel_models.attention import Cache, Row, Softmax, attend, below_diagonal
-from fuzzgraph.kernel_models.flashinfer.plan import MlaPlanner, read_plan
+from fuzzgraph.kernel_models.flashinfer.plan import Planned, read_plan
+from fuzzgraph.kernel_models.flashinfer.planners import MlaPlanner
 from fuzzgraph.kernel_models.flashinfer.wrapper import PlannedWrapper
 from fuzzgraph.kernel_models.launch import ModelKernel, launch
-from fuzzgraph.kernel_models.memory import KernelMemory
+from fuzzgraph.kernel_models.memory import Ints, KernelMemory
 
 __all__ = ["MLA", "BatchMLAPagedAttentionWrapper"]
 
@@ -30,6 +31,7 @@ class BatchMLAPagedAttentionWrapper(PlannedWrapper):
 
     order = ("qo_indptr", "kv_indptr", "kv_indices", "kv_len_arr")
     source = _SOURCE
+    plan_of = "mla"
 
     def __init__(
         self,
@@ -77,11 +79,11 @@ class BatchMLAPagedAttentionWrapper(PlannedWrapper):
         self._make_room(len(kv_len_arr))
         self._causal, self._page_size, self._sm_scale = causal, page_size, sm_scale
         self._q_data_type, self._kv_data_type = q_data_type, kv_data_type
+        hosts = tuple(each.to("cpu") for each in (qo_indptr, kv_indptr, kv_len_arr))
         self._cached_module = MlaPlanner(self._use_cuda_graph)
         self._plan_info = self._cached_module.plan(
             self._float_workspace_buffer, self._int_workspace_buffer,
-            self._pin_memory_int_workspace_buffer, qo_indptr, kv_indptr, kv_len_arr, num_heads,
-            head_dim_ckv, causal,
+            self._pin_memory_int_workspace_buffer, *hosts, num_heads, head_dim_ckv, causal,
         )  # fmt: skip
 
     def run(
@@ -110,14 +112,16 @@ class BatchMLAPagedAttentionWrapper(PlannedWrapper):
             KernelNotModelled: an argument that the model does not follow.
         """
         self._call.leaves_out(others, {})
-        self._call.needs(self._plan_info is not None, "plan must be called before run", None)
+        numbers = self._numbers()
         # mla/_core.py from 0.6.18 on checks them; before, the launch reads them as the plan's.
         self._call.needs_dtype("q_nope", q_nope, self._q_data_type)
         self._call.needs_dtype("q_pe", q_pe, self._q_data_type)
         self._call.needs_dtype("ckv_cache", ckv_cache, self._kv_data_type)
         self._call.needs_dtype("kpe_cache", kpe_cache, self._kv_data_type)
-        assert self._kv_indices_buf is not None and self._plan_info is not None
-        self._call.needs_dtype("kv_indices", self._kv_indices_buf, torch.int32)
+        indices = self._kv_indices_buf
+        self._call.needs(indices is not None, "kv_indices must be a tensor", None)
+        assert indices is not None
+        self._call.needs_dtype("kv_indices", indices, torch.int32)
         for name, tensor in (
             ("q_nope", q_nope),
             ("q_pe", q_pe),
@@ -143,9 +147,10 @@ class BatchMLAPagedAttentionWrapper(PlannedWrapper):
             q_pe=q_pe,
             ckv_cache=ckv_cache,
             kpe_cache=kpe_cache,
-            kv_indices=self._kv_indices_buf,
+            kv_indices=indices,
             plan=self._int_workspace_buffer,
-            rows=self._plan_info[0],
+            rows=numbers.rows,
+            planned=numbers,
             page_size=self._page_size,
             causal=self._causal,
             sm_scale=self._sm_scale,
@@ -172,10 +177,13 @@ def _flashinfer_mla(
     natural: bool,
     out: torch.Tensor,
     lse: torch.Tensor | None,
+    planned: Planned | None = None,
 ) -> None:
     work = read_plan(memory, plan, rows)
     if work is None:
         return
+    if planned is not None:
+        _as_planned(memory, planned, q_nope, causal, work.queries)
     # A length that holds no number of a batch strays at once; a launch over it need not end.
     lens = work.lens.clip(min=0, max=(len(kv_indices) + 1) * page_size)
     positions = np.concatenate([np.arange(0), *(np.arange(n) for n in lens)])
@@ -198,6 +206,20 @@ def _flashinfer_mla(
     softmax = Softmax(sm_scale, lse_base="e" if natural else "2")
     q = torch.cat((q_nope, q_pe), -1)
     attend(memory, q, cache, found, softmax, out, None if lse is None else lse.transpose(0, 1))
+
+
+def _as_planned(
+    memory: KernelMemory, planned: Planned, q_nope: torch.Tensor, causal: bool, queries: Ints
+) -> None:
+    """MLAPlan: tiles are of heads and queries, and those of a causal plan end where they see."""
+    there = {"num_heads": q_nope.shape[1], "head_dim_o": q_nope.shape[2]}
+    for name, size in there.items():
+        if planned.sizes[name] != size:
+            rule = f"{name} of a plan must be that of the run, {size}"
+            memory.misused(name, rule, str(planned.sizes[name]))
+    if planned.sizes["causal"] and not causal and np.diff(queries).max(initial=0) > 1:
+        rule = "causal must be false for a plan whose run sees all keys"
+        memory.misused("causal", rule, "true")
 
 
 MLA = ModelKernel("BatchMLAPagedAttention", _flashinfer_mla, _SOURCE)

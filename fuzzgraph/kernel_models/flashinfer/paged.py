@@ -13,7 +13,8 @@ from fuzzgraph.kernel_models.checks import Call
 from fuzzgraph.kernel_models.flashinfer.wrapper import SOURCE, Wrapper
 from fuzzgraph.kernel_models.launch import ModelKernel, launch
 
-__all__ = ["PLAN_DEFAULTS", "RUN_DEFAULTS", "PagedWrapper", "check_window", "followed", "rows_of"]
+__all__ = ["PLAN_DEFAULTS", "RUN_DEFAULTS", "PagedWrapper", "check_window", "followed", "rows_of",
+           "seq_lens"]  # fmt: skip
 
 PLAN_DEFAULTS = {"pos_encoding_mode": "NONE", "non_blocking": True, "use_fp16_qk_reduction": False,
           "token_pos_in_items_len": 0, "q_len_per_req": 1}  # fmt: skip
@@ -46,14 +47,11 @@ class PagedWrapper(Wrapper):
         for name in ("paged_kv_indptr", "paged_kv_indices", "paged_kv_last_page_len"):
             self._call.needs_dtype(name, self.buffer(name), torch.int32)
         self._call.needs_contiguous_last("q", q)
-        assert self._plan_info is not None
         launch(
             kernel,
             q=q,
             k_cache=k,
             v_cache=v,
-            plan=self._int_workspace_buffer,
-            rows=self._plan_info[0],
             qo_indptr=qo_indptr,
             paged_kv_indptr=self.buffer("paged_kv_indptr"),
             paged_kv_indices=self.buffer("paged_kv_indices"),
@@ -103,6 +101,12 @@ def rows_of(name: str, *offsets: Any, last_page_len: Any = None) -> int:
 def followed(others: dict[str, Any], pos_encoding_mode: str) -> dict[str, Any]:
     left = {name: value for name, value in others.items() if name not in _IGNORED}
     return {**left, "pos_encoding_mode": pos_encoding_mode}
+
+
+def seq_lens(indptr: torch.Tensor, last_page_len: torch.Tensor, page_size: int) -> torch.Tensor:
+    """[rows] keys of each row, of which all pages but the last are full (page.py get_seq_lens)."""
+    full = (indptr[1:] - indptr[:-1] - 1).clamp(min=0)
+    return full * page_size + last_page_len
 
 
 def check_window(wrapper: Wrapper, window_left: int | None) -> None:

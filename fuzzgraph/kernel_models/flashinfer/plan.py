@@ -1,38 +1,50 @@
-"""What FlashInfer's compiled planners check, and what of a plan its kernels follow.
+"""What of a plan FlashInfer's kernels follow, where it lies, and what its numbers say.
 
 A real plan cuts rows into work items and writes them into the wrapper's integer workspace. The cut
 is a schedule, which no result depends on. What a result depends on is which queries and keys the
 items of a row cover, so this is what a model's plan holds: the host's offsets of queries and of KV,
 and the host's lengths. A real item covers 128 keys or more; here a row is covered to the very key
 that was planned, so a plan that is too short shows in short rows as it would in long ones.
+
+Beside it a plan is a list of numbers, with which a launch finds its parts; a graph keeps them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import zlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Literal
 
 import numpy as np
 import torch
 
 from fuzzgraph.kernel_models.checks import Call
-from fuzzgraph.kernel_models.flashinfer.first_plan import FirstPlan, held_to_first
 from fuzzgraph.kernel_models.memory import Ints, KernelMemory
 
-__all__ = ["DecodePlanner", "MlaPlanner", "Plan", "PrefillPlanner", "host_ints", "int_workspace",
-           "int_workspace_bytes", "planned", "read_plan", "sizes_of"]  # fmt: skip
+__all__ = ["Plan", "Planned", "PlanOf", "host_ints", "int_workspace", "int_workspace_bytes",
+           "numbers_of", "planned", "planned_by", "read_plan", "write_plan"]  # fmt: skip
 
-SOURCE = "FlashInfer 0.6.12, include/flashinfer/attention/scheduler.cuh"
+SOURCE = "FlashInfer 0.6.18, include/flashinfer/attention/scheduler.cuh"
 
 _PLAN_MARK = 0x504C414E
 """Begins a plan. Where it is missing, real kernels would follow whatever lies there."""
 _LARGEST_PLAN = 8 << 20
 """Bytes of the real integer workspace (decode.py, prefill.py, mla/_core.py)."""
-_FEW_MULTIPROCESSORS = 4
 
-STANDS_FOR: dict[int, int] = {}
-"""Bytes of a float workspace that was made small on purpose -> the bytes that it stands for."""
+PlanOf = Literal["decode", "fa2", "fa3", "mla"]
+"""Which planner made a plan."""
+_COUNTS: Mapping[PlanOf, int] = {"decode": 10, "fa2": 15, "fa3": 9, "mla": 18}
+"""Numbers of a plan (scheduler.cuh DecodePlanInfo, PrefillPlanInfo, PrefillPlanSM90Info and
+MLAPlanInfo, FromVector)."""
+_NAMES: Mapping[PlanOf, tuple[str, ...]] = {
+    "decode": ("num_qo_heads", "num_kv_heads", "page_size"),
+    "fa2": ("num_qo_heads", "num_kv_heads", "page_size", "head_dim_qk", "head_dim_vo",
+            "window_left"),
+    "fa3": ("num_qo_heads", "num_kv_heads", "page_size", "head_dim_qk", "head_dim_vo"),
+    "mla": ("num_heads", "head_dim_o", "causal"),
+}  # fmt: skip
+"""What the numbers say behind the first three, by the names of the planner's arguments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +56,38 @@ class Plan:
     pages: Ints
     """[rows + 1] offsets of the pages in the index buffer."""
     lens: Ints
-    """[rows] keys; only MLA's kernels read them."""
+    """[rows] keys; read by the kernels of latent attention and of FlashAttention 3."""
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What the numbers of a plan tell a launch."""
+
+    rows: int
+    tile: int
+    """Queries times heads of a group that a tile holds."""
+    mark: int
+    """Of the plan's content where a plan lies elsewhere for each batch; 0 for a graph's."""
+    sizes: Mapping[str, int]
+    """What it was planned for, by the names of the planner's arguments."""
+
+
+def numbers_of(of: PlanOf, planned: Planned) -> list[int]:
+    """A plan as the list of numbers that the engine keeps for its run."""
+    told = [planned.rows, planned.tile, planned.mark, *(planned.sizes[n] for n in _NAMES[of])]
+    return [*told, *(0 for _ in range(_COUNTS[of] - len(told)))]
+
+
+def planned_by(call: Call, of: PlanOf, numbers: Sequence[int]) -> Planned:
+    """What the numbers of a plan say.
+
+    Raises:
+        KernelRefused: they are not as many as this kernel's planner gives.
+    """
+    rule = f"plan_info must be the {_COUNTS[of]} numbers of this kernel's own planner"
+    call.needs(len(numbers) == _COUNTS[of], rule, f"{len(numbers)} numbers")
+    rows, tile, mark, *sizes = numbers
+    return Planned(rows, tile, mark, dict(zip(_NAMES[of], sizes, strict=False)))
 
 
 def int_workspace(rows: int, device: torch.device) -> torch.Tensor:
@@ -58,7 +101,7 @@ def int_workspace_bytes(rows: int) -> int:
 
 
 def _plan_words(rows: int) -> int:
-    return 2 + 2 * (rows + 1) + rows
+    return 3 + 2 * (rows + 1) + rows
 
 
 def host_ints(tensor: torch.Tensor) -> Ints:
@@ -67,27 +110,45 @@ def host_ints(tensor: torch.Tensor) -> Ints:
     return found
 
 
-def _write_plan(
-    call: Call, workspace: torch.Tensor, queries: Ints, pages: Ints, lens: Ints
-) -> None:
-    words = np.concatenate(([_PLAN_MARK, len(lens)], queries, pages, lens)).astype(np.int32)
-    call.needs(
-        words.nbytes <= _LARGEST_PLAN, f"a plan must fit {_LARGEST_PLAN} bytes", words.nbytes
-    )
-    workspace[: words.nbytes].copy_(torch.from_numpy(words.view(np.uint8)))
+def write_plan(call: Call, workspace: torch.Tensor, plan: Plan, *, moves: bool) -> int:
+    """Lay a plan into the integer workspace.
+
+    Args:
+        moves: whether another batch's plan would lie elsewhere, as without a graph.
+
+    Returns:
+        The plan's mark, for `Planned.mark`.
+
+    Raises:
+        KernelRefused: it does not fit.
+    """
+    content = np.concatenate((plan.queries, plan.pages, plan.lens)).astype(np.int32)
+    mark = 1 + zlib.crc32(content.tobytes()) % 0x7FFFFFFE if moves else 0
+    words = np.concatenate(([_PLAN_MARK, len(plan.lens), mark], content)).astype(np.int32)
+    room = min(workspace.numel() * workspace.element_size(), _LARGEST_PLAN)
+    call.needs(words.nbytes <= room, f"a plan must fit {room} bytes", words.nbytes)
+    place = workspace.view(torch.uint8) if workspace.is_contiguous() else workspace
+    place.reshape(-1)[: words.nbytes].copy_(torch.from_numpy(words.view(np.uint8)))
+    return mark
 
 
-def read_plan(memory: KernelMemory, workspace: torch.Tensor, rows: int) -> Plan | None:
+def read_plan(
+    memory: KernelMemory, workspace: torch.Tensor, rows: int, mark: int | None = None
+) -> Plan | None:
     """The plan that lies in a workspace, as a launch over `rows` rows finds it; None if none does.
 
     Args:
-        rows: of the plan at the time of the call, which a graph keeps.
+        rows, mark: of the plan at the time of the call, which a graph keeps; a mark of None takes
+            any.
     """
     found = _parsed_plan(workspace, rows)
     if found is None:
         memory.misused(
             "plan", "plan must be called before run, for as many rows", f"none of {rows}"
         )
+    elif mark is not None and _workspace_words(workspace)[2] != mark:
+        rule = "enable_cuda_graph must be true for a plan that launches of another plan follow"
+        memory.misused("enable_cuda_graph", rule, "plans that lie elsewhere for each batch")
     return found
 
 
@@ -102,7 +163,8 @@ def planned(workspace: torch.Tensor) -> Plan | None:
 
 
 def _workspace_words(workspace: torch.Tensor) -> Ints:
-    found: Ints = workspace.detach().cpu().numpy().view(np.int32).astype(np.int64)
+    raw = workspace.detach().cpu().contiguous().view(torch.uint8).reshape(-1).numpy()
+    found: Ints = raw[: len(raw) // 4 * 4].view(np.int32).astype(np.int64)
     return found
 
 
@@ -110,210 +172,5 @@ def _parsed_plan(workspace: torch.Tensor, rows: int) -> Plan | None:
     words = _workspace_words(workspace)
     if len(words) < _plan_words(rows) or words[0] != _PLAN_MARK or words[1] != rows:
         return None
-    queries, pages, lens = np.split(words[2 : _plan_words(rows)], [rows + 1, 2 * (rows + 1)])
+    queries, pages, lens = np.split(words[3 : _plan_words(rows)], [rows + 1, 2 * (rows + 1)])
     return Plan(queries, pages, lens)
-
-
-def sizes_of(info: Sequence[int]) -> dict[str, int]:
-    """The sizes that a plan of decode or prefill was made for, by the names of its arguments."""
-    return dict(zip(("num_qo_heads", "num_kv_heads", "page_size"), info[2:], strict=True))
-
-
-class _Planner:
-    """The compiled module of a wrapper, as its plans and the engine's own fast plans call it.
-
-    Args:
-        graph: whether a graph's kernels follow its plans.
-    """
-
-    name: str
-    plan: Callable[..., list[int]]
-
-    def __init__(self, graph: bool) -> None:
-        if graph:
-            self.plan = held_to_first(self.plan, FirstPlan(self.name))
-
-    def _call(self, on_device: Sequence[torch.Tensor], pinned: torch.Tensor | None) -> Call:
-        """A call whose plan is staged in `pinned`, which wrappers that are models have none of.
-
-        The planner writes to it from the host, then copies it to the integer workspace.
-        """
-        call = Call(self.name, SOURCE)
-        if pinned is not None:
-            apart = all(pinned.data_ptr() != each.data_ptr() for each in on_device)
-            rule = "page_locked_int_workspace_buffer must be memory of the host"
-            call.needs(apart, rule, "a workspace of the device")
-        return call
-
-
-def _host_offsets(call: Call, name: str, tensor: torch.Tensor, rows: int) -> Ints:
-    """[rows + 1] the host's offsets, as the planner reads them: int32."""
-    call.needs_dtype(name, tensor, torch.int32)
-    rule = f"{name} must hold {rows + 1} offsets, one more than there are rows"
-    call.needs(len(tensor) > rows, rule, len(tensor))
-    return host_ints(tensor)[: rows + 1]
-
-
-def _must_ascend(call: Call, name: str, offsets: Ints) -> None:
-    falls = np.flatnonzero(np.diff(offsets) < 0)
-    got = f"{offsets[falls[0]]} before {offsets[falls[0] + 1]}" if len(falls) else ""
-    call.needs(not len(falls), f"{name} of a plan must not decrease", got)
-
-
-def _float_bytes(workspace: torch.Tensor) -> int:
-    size = workspace.numel() * workspace.element_size()
-    return STANDS_FOR.get(size, size)
-
-
-def _planned_multiprocessors() -> int:
-    """Of the device; engines that run without one have said what it has."""
-    try:
-        return int(torch.cuda.get_device_properties(0).multi_processor_count)
-    except (AssertionError, RuntimeError):
-        return _FEW_MULTIPROCESSORS
-
-
-class DecodePlanner(_Planner):
-    """Of kernels with one query in each row."""
-
-    name = "BatchDecodeWithPagedKVCacheWrapper.plan"
-
-    def plan(
-        self,
-        float_workspace: torch.Tensor,
-        int_workspace: torch.Tensor,
-        pinned: torch.Tensor | None,
-        indptr: torch.Tensor,
-        batch_size: int,
-        num_qo_heads: int,
-        num_kv_heads: int,
-        page_size: int,
-        *_: Any,
-    ) -> list[int]:
-        """Plan by the host's offsets of pages.
-
-        Returns:
-            What `run` is told of the plan: its rows, one query of a tile, sizes; see `sizes_of`.
-
-        Raises:
-            KernelRefused: the real planner refuses these, or fails on them.
-        """
-        call = self._call((float_workspace, int_workspace), pinned)
-        pages = _host_offsets(call, "indptr", indptr, batch_size)
-        # DecodeSplitKVIndptr: as unsigned numbers a fall makes more items than memory holds.
-        _must_ascend(call, "indptr", pages)
-        queries = np.arange(batch_size + 1)
-        _write_plan(call, int_workspace, queries, pages, np.diff(pages) * page_size)
-        return [batch_size, 1, num_qo_heads, num_kv_heads, page_size]
-
-
-class PrefillPlanner(_Planner):
-    """Of kernels with several queries in a row, paged and ragged."""
-
-    name = "BatchPrefillWithPagedKVCacheWrapper.plan"
-
-    def plan(
-        self,
-        float_workspace: torch.Tensor,
-        int_workspace: torch.Tensor,
-        pinned: torch.Tensor | None,
-        qo_indptr: torch.Tensor,
-        kv_indptr: torch.Tensor,
-        _kv_lens: Any,
-        total_num_rows: int,
-        batch_size: int,
-        num_qo_heads: int,
-        num_kv_heads: int,
-        page_size: int,
-        enable_cuda_graph: bool,
-        head_dim_qk: int,
-        head_dim_vo: int,
-        causal: bool = False,
-        window_left: int = -1,
-        fixed_split_size: int = -1,
-        disable_split_kv: bool = False,
-        *_: Any,
-    ) -> list[int]:
-        """Plan by the host's offsets of queries and of pages.
-
-        Returns:
-            What `run` is told of the plan: its rows, queries times heads of a tile, sizes.
-
-        Raises:
-            KernelRefused: the real planner refuses these: offsets that decrease, heads that do not
-                divide, a workspace that is too small.
-        """
-        call = self._call((float_workspace, int_workspace), pinned)
-        rule = "num_qo_heads must be divisible by num_kv_heads"
-        call.needs(num_qo_heads % num_kv_heads == 0, rule, f"{num_qo_heads} and {num_kv_heads}")
-        queries = _host_offsets(call, "qo_indptr", qo_indptr, batch_size)
-        pages = _host_offsets(call, "kv_indptr", kv_indptr, batch_size)
-        _must_ascend(call, "qo_indptr", queries)
-        _must_ascend(call, "kv_indptr", pages)
-        group = num_qo_heads // num_kv_heads
-        packed = np.diff(queries) * group
-        if enable_cuda_graph:
-            # PrefillSplitQOKVIndptr: the queries that a graph was captured with bound its tiles.
-            tile = _cta_tile_q((total_num_rows - batch_size + 1) * group, head_dim_vo)
-            tiles = -(-total_num_rows * group // tile) + batch_size - 1
-            items = max(2 * _planned_multiprocessors() // num_kv_heads, tiles)
-            if not disable_split_kv:
-                bytes_of_items = num_qo_heads * items * tile * (head_dim_vo + 1) * 4
-                room = _float_bytes(float_workspace)
-                call.needs(
-                    bytes_of_items <= room,
-                    f"the workspace must hold {bytes_of_items} bytes of partial results",
-                    f"{room} bytes",
-                )
-            if fixed_split_size > 0 and not disable_split_kv:
-                chunks = -(-np.maximum(np.diff(pages), 1) // fixed_split_size)
-                needed = int((-(-packed // tile) * chunks).sum())
-                rule = f"a plan must have at most the {items} work items of its graph"
-                call.needs(needed <= items, rule, needed)
-        else:
-            tile = _cta_tile_q(int(packed.sum()) // max(1, batch_size), head_dim_vo)
-        _write_plan(call, int_workspace, queries, pages, np.diff(pages) * page_size)
-        return [batch_size, tile, num_qo_heads, num_kv_heads, page_size]
-
-
-def _cta_tile_q(packed: int, head_dim: int) -> int:
-    """Queries times heads of a group that a tile holds (utils.cuh FA2DetermineCtaTileQ)."""
-    if packed > 64 and head_dim < 256:
-        return 128
-    return 64 if packed > 16 else 16
-
-
-class MlaPlanner(_Planner):
-    """Of latent attention, whose kernels read offsets and lengths from the plan alone."""
-
-    name = "BatchMLAPagedAttentionWrapper.plan"
-
-    def plan(
-        self,
-        float_workspace: torch.Tensor,
-        int_workspace: torch.Tensor,
-        pinned: torch.Tensor | None,
-        qo_indptr: torch.Tensor,
-        kv_indptr: torch.Tensor,
-        kv_len: torch.Tensor,
-        num_heads: int,
-        head_dim_o: int,
-        causal: bool,
-        *_: Any,
-    ) -> list[int]:
-        """Plan by the host's offsets and lengths.
-
-        Returns:
-            What `run` is told of the plan: its rows.
-
-        Raises:
-            KernelRefused: the real planner refuses these: another dtype, queries that decrease.
-        """
-        call = self._call((float_workspace, int_workspace), pinned)
-        call.needs_dtype("kv_len", kv_len, torch.int32)
-        rows = len(kv_len)
-        queries = _host_offsets(call, "qo_indptr", qo_indptr, rows)
-        pages = _host_offsets(call, "kv_indptr", kv_indptr, rows)
-        _must_ascend(call, "qo_indptr", queries)
-        _write_plan(call, int_workspace, queries, pages, host_ints(kv_len))
-        return [rows]

@@ -19,8 +19,9 @@ from fuzzgraph.kernel_models.flashinfer.paged import (
     check_window,
     followed,
     rows_of,
+    seq_lens,
 )
-from fuzzgraph.kernel_models.flashinfer.plan import PrefillPlanner
+from fuzzgraph.kernel_models.flashinfer.planners import PrefillPlanner
 from fuzzgraph.kernel_models.flashinfer.wrapper import packed_mask
 
 __all__ = ["BatchPrefillWithPagedKVCacheWrapper"]
@@ -115,13 +116,15 @@ class BatchPrefillWithPagedKVCacheWrapper(PagedWrapper):
             q_data_type, kv_data_type, o_data_type, window_left, logits_soft_cap, sm_scale
         )
         self._causal = causal
+        hosts = qo_indptr.to("cpu"), paged_kv_indptr.to("cpu")
+        keys = seq_lens(hosts[1], paged_kv_last_page_len.to("cpu"), page_size)
         self._cached_module = PrefillPlanner(self._use_cuda_graph)
         self._plan_info = self._cached_module.plan(
             self._float_workspace_buffer, self._int_workspace_buffer,
-            self._pin_memory_int_workspace_buffer, qo_indptr, paged_kv_indptr, None,
+            self._pin_memory_int_workspace_buffer, *hosts, keys,
             self._max_total_num_rows or queries, rows, num_qo_heads, num_kv_heads, page_size,
             self._use_cuda_graph, head_dim_qk, head_dim_vo or head_dim_qk, causal, window_left,
-            fixed_split_size or -1, disable_split_kv, 0,
+            fixed_split_size or -1, disable_split_kv, 0, 0,
         )  # fmt: skip
 
     begin_forward = plan

@@ -19,7 +19,7 @@ from fuzzgraph.kernel_models.flashinfer.paged import (
     followed,
     rows_of,
 )
-from fuzzgraph.kernel_models.flashinfer.plan import PrefillPlanner
+from fuzzgraph.kernel_models.flashinfer.planners import PrefillPlanner
 from fuzzgraph.kernel_models.flashinfer.wrapper import Wrapper, packed_mask
 from fuzzgraph.kernel_models.launch import launch
 
@@ -98,13 +98,15 @@ class BatchPrefillWithRaggedKVCacheWrapper(Wrapper):
             q_data_type, kv_data_type, o_data_type, window_left, logits_soft_cap, sm_scale
         )
         self._causal = causal
+        hosts = qo_indptr.to("cpu"), kv_indptr.to("cpu")
+        keys = hosts[1].diff()
         self._cached_module = PrefillPlanner(self._use_cuda_graph)
         self._plan_info = self._cached_module.plan(
             self._float_workspace_buffer, self._int_workspace_buffer,
-            self._pin_memory_int_workspace_buffer, qo_indptr, kv_indptr, None,
+            self._pin_memory_int_workspace_buffer, *hosts, keys,
             self._max_total_num_rows or queries, rows, num_qo_heads, num_kv_heads, 1,
             self._use_cuda_graph, head_dim_qk, head_dim_vo or head_dim_qk, causal, window_left,
-            fixed_split_size or -1, disable_split_kv, 0,
+            fixed_split_size or -1, disable_split_kv, 0, 0,
         )  # fmt: skip
 
     begin_forward = plan
@@ -165,15 +167,12 @@ class BatchPrefillWithRaggedKVCacheWrapper(Wrapper):
             self._call.needs_contiguous_last(name, tensor)
         if self._kv_layout == "HND":
             k, v = k.transpose(0, 1), v.transpose(0, 1)
-        assert self._plan_info is not None
         out, lse = self._results(q, v.shape[-1], out, lse, return_lse, zeroed=False)
         launch(
             RAGGED,
             q=q,
             k=k,
             v=v,
-            plan=self._int_workspace_buffer,
-            rows=self._plan_info[0],
             qo_indptr=self._qo_indptr_buf,
             kv_indptr=self._kv_indptr_buf,
             custom_mask=self._custom_mask_buf,

@@ -12,7 +12,14 @@ import torch
 from fuzzgraph.errors import KernelNotModelled
 from fuzzgraph.kernel_models.checks import Call
 from fuzzgraph.kernel_models.flashinfer.first_plan import FirstPlan, held_to_first
-from fuzzgraph.kernel_models.flashinfer.plan import int_workspace, int_workspace_bytes, planned
+from fuzzgraph.kernel_models.flashinfer.plan import (
+    Planned,
+    PlanOf,
+    int_workspace,
+    int_workspace_bytes,
+    planned,
+    planned_by,
+)
 from fuzzgraph.kernel_models.launch import ModelKernel, launch
 from fuzzgraph.kernel_models.memory import KernelMemory
 
@@ -40,6 +47,8 @@ class PlannedWrapper:
     """Names of the first arguments of `plan`, each with a buffer."""
     source: str
     """Where its rules stand, with the version."""
+    plan_of: PlanOf = "fa2"
+    """Whose plans its kernels follow."""
     plan: Callable[..., None]
 
     def __init__(
@@ -88,6 +97,13 @@ class PlannedWrapper:
         """The buffer of one of `order`, whole."""
         found: torch.Tensor = getattr(self, f"_{name}_buf")
         return found
+
+    def _numbers(self) -> Planned:
+        """What the present plan tells a launch."""
+        info = self._plan_info
+        self._call.needs(info is not None, "plan must be called before run", None)
+        assert info is not None
+        return planned_by(self._call, self.plan_of, info)
 
     # Steps of a plan
 
@@ -196,13 +212,16 @@ class Wrapper(PlannedWrapper):
     # A run
 
     def _scalars(self) -> dict[str, Any]:
-        """What decides which keys a query sees, and how logits are capped."""
-        assert self._plan_info is not None
+        """The plan, what decides which keys a query sees, and how logits are capped."""
+        numbers = self._numbers()
         return dict(
+            plan=self._int_workspace_buffer,
+            rows=numbers.rows,
+            planned=numbers,
             causal=self._causal,
             window_left=self._window_left,
             windowed=self._windowed,
-            tile=self._plan_info[1] if len(self._plan_info) > 1 else 1,
+            tile=numbers.tile,
             softcap=self._logits_soft_cap or 0.0,
             capped=self._capped,
         )

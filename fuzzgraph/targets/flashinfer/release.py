@@ -43,7 +43,7 @@ FLASHINFER = EnginePackage(
 )
 
 WORKSPACE_BYTES = 4096
-"""Of a workspace here: guarded memory is compared at every step. It has room for a plan of 340
+"""Of a workspace here: guarded memory is compared at every step. It has room for a plan of 339
 rows, and no model reads the float workspace."""
 _INT_WORKSPACE = 8 << 20
 """Bytes of a wrapper's integer workspace (FlashInfer decode.py, prefill.py, mla)."""
@@ -53,6 +53,9 @@ _SHARED_MEMORY = {
     "shared_memory_per_block_optin": 227 << 10,
 }
 _LATENT_CHECKS = "flashinfer.mla._batch_mla._backends._fa_common"
+_HOPPER_DIMS = "is_fa3_prefill_head_dim_supported"
+_DIMS = (64, 128, 256)
+"""Of FlashAttention 3 (FlashInfer hopper/prefill_sm90.cuh)."""
 _SINCE_0_6 = "_split_scale_param"
 """A function of the prefill's module, as old as the order of arguments that `compiled` takes."""
 _WIDEST_BATCH, _MOST_HEADS = 1 << 10, 64
@@ -83,12 +86,14 @@ def _be_hopper() -> None:
     utils = vars(FLASHINFER.module("flashinfer.utils"))
     if utils["get_compute_capability"].__module__ == __name__:
         return
-    asked = {
+    asked: dict[Any, Callable[..., Any]] = {
         utils["get_compute_capability"]: _told((device.major, device.minor)),
         utils["version_at_least"]: _newest_if_none(utils["version_at_least"]),
     }
     if "get_device_properties" in utils:  # before 0.6.18 it asks torch
         asked[utils["get_device_properties"]] = _told(device)
+    if _HOPPER_DIMS in utils:  # from 0.6.15 on
+        asked[utils[_HOPPER_DIMS]] = _of_hopper_dims(utils[_HOPPER_DIMS])
     if FLASHINFER.has_module(_LATENT_CHECKS):
         check = FLASHINFER.module(_LATENT_CHECKS)._validate_generated_fa_plan
         asked[check] = _with_built_dims(check)
@@ -131,6 +136,21 @@ def _with_built_dims(validate: Callable[..., None]) -> Callable[..., None]:
     def rounded_up(*, head_dim_ckv: int, head_dim_kpe: int, **others: Any) -> None:
         ckv, kpe = -(-head_dim_ckv // 128) * 128, -(-head_dim_kpe // 64) * 64
         validate(head_dim_ckv=ckv, head_dim_kpe=kpe, **others)
+
+    return rounded_up
+
+
+def _of_hopper_dims(supported: Callable[[int, int], bool]) -> Callable[[int, int], bool]:
+    """FlashAttention 3 is built for three dims; models take any, few are fast.
+
+    The release's own choice between 2 and 3 sees both rounded up to one of these.
+    """
+
+    @functools.wraps(supported)
+    def rounded_up(head_dim_qk: int, head_dim_vo: int) -> bool:
+        dims = (next((each for each in _DIMS if each >= dim), dim)
+                for dim in (head_dim_qk, head_dim_vo))  # fmt: skip
+        return supported(*dims)
 
     return rounded_up
 

@@ -9,6 +9,7 @@ import torch
 
 from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.content import content_for
+from fuzzgraph.kernel_models.checks import Call
 from fuzzgraph.kernel_models.flashinfer.plan import planned
 from fuzzgraph.observation import Field, PaddingRule
 from fuzzgraph.ports import CapturedGraph, GraphEngine, Pools
@@ -31,6 +32,7 @@ _COPIES = "FlashInfer plan: with a graph, arguments are copied to the buffers of
 _PLAN = "FlashInfer plan: kernels that read the device's offsets share work out by the host's"
 _TABLE = "FlashInfer decode.py plan, trtllm-gen: a page table and lengths of the list of pages"
 _PADDED = "caller.py: what servers give padded rows"
+_SERVERS = Call("plan", "sglang flashinfer_mla_backend.py fast_mla_decode_plan and its like")
 _INPUTS = ("input_ids", "positions", "out_cache_loc")
 
 
@@ -179,6 +181,9 @@ class WrapperSession(GraphSession):
     def _plan(self, wrapper: Any, batch: Paged) -> None:
         with workspaces_are_small():
             self._kind.plan(wrapper, batch, self._config, self._graphs.device)
+        held = getattr(wrapper, "_int_workspace_buffer", None)
+        rule = "a planned wrapper must hold its _int_workspace_buffer, which servers plan into"
+        _SERVERS.needs(isinstance(held, torch.Tensor), rule, held)
 
     def graph_key(self) -> int:
         return self._rows

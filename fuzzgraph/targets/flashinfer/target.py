@@ -6,7 +6,7 @@ from typing import Any
 
 from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import LONGEST_CONTEXT, EngineConfig, Mode
-from fuzzgraph.kernel_models.flashinfer.plan import STANDS_FOR
+from fuzzgraph.kernel_models.flashinfer.planners import STANDS_FOR
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.flashinfer.excuses import EXCUSES
 from fuzzgraph.targets.flashinfer.release import WORKSPACE_BYTES, load
@@ -54,7 +54,7 @@ class WrapperTarget(ReleasedTarget):
         return (
             "the caller: one layer, and what a server pads",
             "what is compiled: planners and kernels, by models",
-            "widths of latent rows, which the release's check sees rounded up",
+            "widths of rows, which the release's checks see rounded up",
         )
 
     def refused(self, config: EngineConfig) -> str | None:

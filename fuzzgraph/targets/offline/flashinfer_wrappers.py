@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fuzzgraph.kernel_models import flashinfer
-from fuzzgraph.kernel_models.flashinfer.plan import STANDS_FOR
+from fuzzgraph.kernel_models.flashinfer.planners import STANDS_FOR
 from fuzzgraph.targets.offline.kernel_arguments import strict
 
 __all__ = ["MODELS", "install_wrappers"]

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from fuzzgraph.case import Mode
+from fuzzgraph.targets.flashinfer.release import FLASHINFER
 from fuzzgraph.targets.flashinfer.target import WrapperTarget
 from fuzzgraph.targets.flashinfer.wrappers import KINDS, Kind
 
 __all__ = [
+    "arguments_of_the_other_planner",
     "heads_swapped",
+    "lengths_of_queries",
+    "mask_offsets_swapped",
+    "module_of_other_dims",
+    "offsets_of_the_device",
+    "plan_without_a_graph",
     "key_scale_left_out",
     "last_page_not_copied",
     "mask_offsets_not_copied",
@@ -47,6 +56,70 @@ def _target(kind: Kind, mode: Mode) -> WrapperTarget:
     target = WrapperTarget("flashinfer-mutant", "mla" if latent else several, mode)
     target._kind = kind
     return target
+
+
+def _with_module(
+    planned: Callable[[Any, list[Any]], list[Any]] = lambda _, args: args,
+    ran: Callable[[list[Any]], list[Any]] = lambda args: args,
+    built: Callable[[list[Any]], list[Any]] = lambda args: args,
+) -> WrapperTarget:
+    """A prefill that hands its module other arguments.
+
+    Args:
+        planned: changes those of a plan, of which it takes the wrapper and all; ran: of a run.
+        built: changes what the module is built for.
+    """
+
+    def around(plan: Any, wrapper: Any, args: Any, kwargs: Any) -> None:
+        module: Any = FLASHINFER.module("flashinfer.prefill")
+        real = module.get_batch_prefill_module
+
+        def changed(backend: str, *given: Any) -> Any:
+            made = real(backend, *built(list(given)))
+            return SimpleNamespace(
+                **vars(made) | {
+                    "plan": lambda *them: made.plan(*planned(wrapper, list(them))),
+                    "paged_run": lambda *them: made.paged_run(*ran(list(them))),
+                }
+            )  # fmt: skip
+
+        module.get_batch_prefill_module = changed
+        try:
+            plan(*args, **kwargs)
+        finally:
+            module.get_batch_prefill_module = real
+
+    return _with_plan("prefill", "target_verify", around)
+
+
+def lengths_of_queries() -> WrapperTarget:
+    """A plan takes offsets of queries for the lengths of keys."""
+    return _with_module(lambda _, args: [*args[:5], args[3], *args[6:]])
+
+
+def offsets_of_the_device() -> WrapperTarget:
+    """A plan takes the graph's buffer for the host's copy of it."""
+    return _with_module(lambda wrapper, args: [*args[:3], wrapper._qo_indptr_buf, *args[4:]])
+
+
+def arguments_of_the_other_planner() -> WrapperTarget:
+    """FlashAttention 3 plans with what 2 takes beyond."""
+    return _with_module(lambda _, args: [*args, -1, False, 0, 0])
+
+
+def plan_without_a_graph() -> WrapperTarget:
+    """A plan is told that no graph follows it."""
+    return _with_module(lambda _, args: [*args[:11], False, *args[12:]])
+
+
+def module_of_other_dims() -> WrapperTarget:
+    """A module is built of twice the columns of values."""
+    return _with_module(built=lambda args: [*args[:5], args[5] * 2, *args[6:]])
+
+
+def mask_offsets_swapped() -> WrapperTarget:
+    """A run takes the slopes of ALiBi for the offsets of masks, and the other way round."""
+    return _with_module(ran=lambda args: [*args[:17], args[18], args[17], *args[19:]])
 
 
 def _kept(name: str) -> Any:

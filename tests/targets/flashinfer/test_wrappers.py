@@ -25,6 +25,15 @@ _WERE_ILL = {
     "flashinfer-prefill-max-len": ("survival", ""),
 }
 """The same of an older one."""
+_OTHER_KINDS = {
+    "workspace_anew": "mla",
+    **dict.fromkeys(
+        ("mask_offsets_not_copied", "plan_of_fewer_queries", "lengths_of_queries",
+         "offsets_of_the_device", "arguments_of_the_other_planner", "plan_without_a_graph",
+         "module_of_other_dims", "mask_offsets_swapped"), "prefill",
+    ),
+}  # fmt: skip
+"""Mutants of wrappers other than a decode's."""
 _WITH_KEYS = ("flashinfer-decode-verify", "flashinfer-mla-verify")
 """Targets whose padded rows have keys."""
 
@@ -102,12 +111,17 @@ def test_fp8_keys_and_values_are_scaled(flashinfers: Workers, release: str) -> N
         ("mask_offsets_not_copied", {"spec_topk": 2}, "reference", "attention"),
         ("plan_of_fewer_queries", {"seq_len_fill_value": 0}, "contract", "total_num_rows"),
         ("workspace_anew", {}, "contract", "int_workspace"),
+        ("lengths_of_queries", {}, "reference", "attention"),
+        ("offsets_of_the_device", {}, "survival", ""),
+        ("arguments_of_the_other_planner", {}, "survival", ""),
+        ("plan_without_a_graph", {}, "contract", "enable_cuda_graph"),
+        ("module_of_other_dims", {}, "survival", ""),
+        ("mask_offsets_swapped", {"spec_topk": 2}, "survival", ""),
     ],
 )
 def test_one_wrong_line_is_found_and_named(
     flashinfers: Workers, mutant: str, settings: dict[str, object], oracle: str, buffer: str
 ) -> None:
-    kind = {"mask": "prefill", "plan": "prefill", "workspace": "mla"}
-    case = _case(kind.get(mutant.partition("_")[0], "decode"), **settings)
+    case = _case(_OTHER_KINDS.get(mutant, "decode"), **settings)
     found = flashinfers.findings("0.7.2", case, f"tests.targets.flashinfer.mutants:{mutant}")
     assert (oracle, buffer) in {(each.oracle, each.buffer) for each in found}

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from fuzzgraph.kernel_models import trtllm_gen
-from fuzzgraph.kernel_models.flashinfer.plan import STANDS_FOR
+from fuzzgraph.kernel_models.flashinfer.planners import STANDS_FOR
 from fuzzgraph.kernel_models.paged_store import reshape_and_cache_flash
 from fuzzgraph.memory.side_requests import own_device
 from fuzzgraph.targets.offline.flashinfer_wrappers import MODELS
