@@ -23,6 +23,7 @@ from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.content import content_for
 from fuzzgraph.errors import NotInRelease
+from fuzzgraph.targets.offline.cuda_on_cpu import tensors_claim_cuda
 from fuzzgraph.targets.offline.storage_offsets import OffsetsFromAllocation
 from fuzzgraph.targets.sglang.release import engine_module, has_module
 from fuzzgraph.targets.sglang.sliding_window import FULL_LAYER, WINDOW_LAYER
@@ -31,6 +32,9 @@ from fuzzgraph.world import RESERVED_PAGE, TRAPS, Batch, IntArray
 _POOL = "sglang.srt.mem_cache.unified_memory_pool"
 _PLAN = "sglang.srt.mem_cache.kv_loc_plan"
 """From 0.5.22 on; then kernels get physical pages as they are."""
+_TRANSLATOR = "sglang.srt.mem_cache.kv_index_translator"
+_LISTED_BY_KERNELS = ("build_kv_read_table", "build_kv_read_table_packed")
+"""Of the translator: for tensors of a CPU they go through the rows one by one instead."""
 _ROW_ALIGN_BYTES = 16
 """Of the engine's ROW_ALIGN_BYTES (sglang mem_cache/layout/token_major.py)."""
 _FREED = -1
@@ -70,6 +74,13 @@ def demand_unified_pool() -> None:
         raise NotInRelease("virtual_pages=True is driven from sglang 0.5.22 on")
 
 
+def _list_by_kernels() -> None:
+    """Have page tables and lists of slots made by the engine's kernel in Triton, as on a GPU."""
+    translator = engine_module(_TRANSLATOR)
+    for name in _LISTED_BY_KERNELS:
+        setattr(translator, name, tensors_claim_cuda(getattr(translator, name)))
+
+
 def unified_pools(
     config: EngineConfig, slots: int, device: torch.device, dtype: torch.dtype
 ) -> tuple[Any, Any]:
@@ -79,6 +90,7 @@ def unified_pools(
         slots: that each kind has, the reserved page included.
         dtype: of keys and values.
     """
+    _list_by_kernels()
     module = engine_module(_POOL)
     heads = dict(
         head_num=config.num_kv_heads, head_dim=config.head_dim, v_head_dim=config.v_head_dim

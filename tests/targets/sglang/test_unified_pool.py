@@ -82,6 +82,7 @@ _PLANTED = {
     "window_writes_by_the_other_table": "swa_out_cache_loc",
     "kept_plan": "page_table",
     "no_offsets": "out_cache_loc",
+    "pages_of_the_next": "page_table",
 }
 
 

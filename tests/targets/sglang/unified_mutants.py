@@ -79,6 +79,21 @@ def _short_extent(translator: Any, allocator: Any) -> None:
     translator.plan = lambda **given: plan(**{**given, "read_extent": 0})
 
 
+def _pages_of_the_next(translator: Any, allocator: Any) -> None:
+    """The kernel that lists pages, which no CPU's tensors take by themselves, reads the next entry
+    of the table."""
+    tables, mine = engine_module(_TABLES), allocator.full_v2p_page_table
+    launch = tables._launch
+
+    def wrong(*, v2p: torch.Tensor, **given: Any) -> None:
+        launch(v2p=v2p.roll(-1) if v2p is mine else v2p, **given)
+
+    tables._launch = wrong
+
+
+_TABLES = "sglang.kernels.ops.kvcache.kv_read_table"
+
+
 class _PlantedSession(BackendSession):
     change: Change
 
@@ -127,6 +142,10 @@ def kept_plan() -> BackendTarget:
 
 def no_offsets() -> BackendTarget:
     return _Planted(_no_offsets, FA3)
+
+
+def pages_of_the_next() -> BackendTarget:
+    return _Planted(_pages_of_the_next, FA3)
 
 
 def short_extent() -> BackendTarget:
