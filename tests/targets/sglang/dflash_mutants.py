@@ -98,6 +98,11 @@ def _windows_begin_with_the_request(worker: Any, engine: Any) -> None:
     worker._rebuild_compact_draft_cache = changed
 
 
+def _a_kernel_has_failed(worker: Any, engine: Any) -> None:
+    """The worker lays blocks out without its kernel, as it does once that has failed."""
+    worker._use_triton_prepare_block = False
+
+
 def embeddings_of_the_batch_before() -> _Planted:
     return _Planted(_embeddings_of_the_batch_before)
 
@@ -120,3 +125,7 @@ def lengths_on_the_host_without_the_block() -> _Planted:
 
 def windows_begin_with_the_request() -> _Planted:
     return _Planted(_windows_begin_with_the_request)
+
+
+def a_kernel_has_failed() -> _Planted:
+    return _Planted(_a_kernel_has_failed)

@@ -95,6 +95,7 @@ def test_older_releases_draft_blocks_too(workers: Workers, version: str) -> None
         ("slots_from_the_first_draft_on", ("metadata", "seq_lens"), {}),
         ("lengths_on_the_host_without_the_block", ("metadata", "planned_kv_indptr"), {}),
         ("windows_begin_with_the_request", ("computes", "attention"), {"drafted_window": 5}),
+        ("a_kernel_has_failed", ("survives", ""), {}),
     ],
 )
 def test_a_planted_bug_of_drafted_blocks_is_found(

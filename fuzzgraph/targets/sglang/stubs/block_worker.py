@@ -103,12 +103,20 @@ class BlockWorker:
         """
         raise NotImplementedError
 
+    def _demand_kernels(self) -> None:
+        """Raises EngineError where a kernel of the worker failed and it went on without."""
+
     def drafted_batch(self, batch: Batch) -> Any:
-        """The batch that the worker hands its draft model."""
+        """The batch that the worker hands its draft model.
+
+        Raises:
+            EngineError: one of the worker's kernels has failed.
+        """
         with replaced_names([torch.Tensor], {"record_stream": lambda *_: None}):
             try:
                 self.engine.forward_batch_generation(self._scheduled(batch))
             except _Drafts as drafts:
+                self._demand_kernels()
                 return drafts.forward_batch
         raise AssertionError("the worker came back without a forward of its draft model")
 

@@ -79,6 +79,11 @@ class DFlashWorker(BlockWorker):
         self.engine._draft_sampler = self.engine._maybe_build_draft_sampler()
         return self.engine._draft_sampler is not None
 
+    def _demand_kernels(self) -> None:
+        for name in _KERNELS:
+            if not getattr(self.engine, name, True):
+                raise EngineError(f"a kernel of DFLASH's worker failed, which cleared {name}")
+
     def drafts(self, batch: Batch, hidden: torch.Tensor, *, in_graph: bool) -> torch.Tensor:
         width = self._config.draft_tokens
         rows = hidden.view(-1, width, hidden.shape[-1])[:, 1:, :]
@@ -133,8 +138,3 @@ class DFlashVerifyWorker(VerifyWorker, DFlashWorker):
 
     def _draft(self, tokens: torch.Tensor) -> None:
         self.engine._draft_sampler = Stub(out=tokens)
-
-    def _demand_kernels(self) -> None:
-        for name in _KERNELS:
-            if not getattr(self.engine, name):
-                raise EngineError(f"a kernel of DFLASH's worker failed, which cleared {name}")

@@ -58,9 +58,6 @@ class VerifyWorker(BlockWorker):
         """Have the worker find these where it looks for drafts: [rows * (width - 1)]."""
         raise NotImplementedError
 
-    def _demand_kernels(self) -> None:
-        """Raises EngineError where a kernel of the worker failed and it went on without."""
-
     def _attention(self) -> Any:
         """The layer of the draft model, as the worker makes keys and values with it."""
         shape = (-1, self._config.num_q_heads, self._config.v_head_dim)
