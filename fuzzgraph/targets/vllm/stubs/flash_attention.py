@@ -20,6 +20,8 @@ _ROUNDED = "round_up"
 """Name in the backend's module by which it sizes a plan in parts that are aligned, as the model
 lays it out; before 0.17 a plan had a number for each row and one more."""
 _STORE = "vllm.v1.attention.ops.triton_reshape_and_cache_flash"
+_RANK = "cp_rank"
+"""Counts where a row's keys lie on several ranks, which is refused."""
 _attend = strict(flash_attention.flash_attn_with_kvcache)
 _plan = strict(flash_attention_plan.get_scheduler_metadata)
 
@@ -77,7 +79,7 @@ def flash_attn_varlen_func(
     Raises:
         KernelNotModelled: an argument of another version, or of a kind of attention without pages.
     """
-    named = [name for name, value in others.items() if value is not None]
+    named = [name for name, value in others.items() if value is not None and name != _RANK]
     if named or block_table is None or seqused_k is None or fa_version != 3 or cp_world_size != 1:
         what = named[0] if named else f"fa_version={fa_version}, pages={block_table is not None}"
         raise KernelNotModelled(f"flash_attn_varlen_func of vLLM: {what}")
