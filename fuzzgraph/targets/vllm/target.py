@@ -221,7 +221,7 @@ class FlashInferTarget(VllmTarget):
     backend = "FlashInferBackend"
     attention = MappingProxyType({"backend": "FLASHINFER", "use_trtllm_attention": False})
     max_batch = 8
-    more = MappingProxyType({"page_sizes": (16, 32, 64), "swa_window": False})
+    more = MappingProxyType({**_FP8_KV, "page_sizes": (16, 32, 64), "swa_window": False})
     also_stood_in_for = ("FlashInfer's wrappers and the kernel that stores KV, by models",)
     excuses = (
         Excuse(
