@@ -42,18 +42,33 @@ def concat_and_cache_mla(
 
     Args:
         kv_c: [tokens, rank]; k_pe: [tokens, rotary]. One dtype.
-        kv_cache: [pages, page_size, rank + rotary], of any strides but the last.
+        kv_cache: [pages, page_size, rank + rotary], of one dtype with them or FP8 (as it is or as
+            uint8), of any strides but the last.
         slot_mapping: int64 [n].
-        kv_cache_dtype: "auto" or a float type, stored as it is.
-        scale, skip_scale: of quantised caches.
+        kv_cache_dtype: "auto" or a float type, stored as it is; "fp8" or "fp8_e4m3", of numbers
+            that are divided by their scale.
+        scale: float32 of one number, read when the launch runs; of FP8 alone.
+        skip_scale: left out where the cache is FP8.
 
     Raises:
         KernelRefused: the real host code refuses such a call.
-        KernelNotModelled: a quantised cache.
+        KernelNotModelled: another quantised cache.
     """
+    fp8 = kv_cache_dtype in _FP8
     _check_latents(kv_c, k_pe, kv_cache, slot_mapping, kv_cache_dtype)
+    if fp8:
+        _check_scales("concat_and_cache_mla", scale=scale)
+        if skip_scale:
+            raise KernelNotModelled("concat_and_cache_mla: skip_scale=True")
     if len(slot_mapping):
-        launch(_LATENTS, kv_c=kv_c, k_pe=k_pe, kv_cache=kv_cache, slot_mapping=slot_mapping)
+        launch(
+            _LATENTS,
+            kv_c=kv_c,
+            k_pe=k_pe,
+            kv_cache=kv_cache.view(torch.uint8) if fp8 else kv_cache,
+            slot_mapping=slot_mapping,
+            scale=scale if fp8 else None,
+        )
 
 
 def reshape_and_cache_flash(
@@ -85,7 +100,7 @@ def reshape_and_cache_flash(
     fp8 = kv_cache_dtype in _FP8
     _check_heads(key, value, key_cache, value_cache, slot_mapping, kv_cache_dtype)
     if fp8:
-        _check_scales(k_scale, v_scale)
+        _check_scales("reshape_and_cache_flash", k_scale=k_scale, v_scale=v_scale)
     if len(slot_mapping):
         launch(
             _HEADS,
@@ -106,11 +121,11 @@ def _check_latents(
     slot_mapping: torch.Tensor,
     kv_cache_dtype: str,
 ) -> None:
-    call = _call("concat_and_cache_mla", kv_cache_dtype, slot_mapping, _UNQUANTISED)
+    call = _call("concat_and_cache_mla", kv_cache_dtype, slot_mapping)
     call.needs_shape("kv_c", kv_c, None, None)
     call.needs_shape("k_pe", k_pe, None, None)
-    for name, tensor in (("k_pe", k_pe), ("kv_cache", kv_cache)):
-        call.needs_dtype(name, tensor, kv_c.dtype)
+    call.needs_dtype("k_pe", k_pe, kv_c.dtype)
+    call.needs_dtype("kv_cache", kv_cache, *_stored_as(kv_cache_dtype, kv_c))
     call.needs_shape("kv_cache", kv_cache, None, None, kv_c.shape[1] + k_pe.shape[1])
 
 
@@ -123,12 +138,11 @@ def _check_heads(
     slot_mapping: torch.Tensor,
     kv_cache_dtype: str,
 ) -> None:
-    stored = (*_UNQUANTISED, *_FP8)
-    call = _call("reshape_and_cache_flash", kv_cache_dtype, slot_mapping, stored)
+    call = _call("reshape_and_cache_flash", kv_cache_dtype, slot_mapping)
     for name, tensor in (("key", key), ("value", value)):
         call.needs_shape(name, tensor, None, None, None)
     for name, tensor in (("key_cache", key_cache), ("value_cache", value_cache)):
-        call.needs_dtype(name, tensor, *(_BYTES if kv_cache_dtype in _FP8 else (key.dtype,)))
+        call.needs_dtype(name, tensor, *_stored_as(kv_cache_dtype, key))
         call.needs_shape(name, tensor, None, None, *key.shape[1:])
     got = f"{key_cache.stride(0)} and {value_cache.stride(0)}"
     rule = "pages of key_cache and value_cache must have one stride"
@@ -136,18 +150,20 @@ def _check_heads(
 
 
 @reads_only
-def _check_scales(k_scale: torch.Tensor, v_scale: torch.Tensor) -> None:
-    call = Call("reshape_and_cache_flash", _SOURCE)
-    for name, scale in (("k_scale", k_scale), ("v_scale", v_scale)):
+def _check_scales(kernel: str, **scales: torch.Tensor) -> None:
+    call = Call(kernel, _SOURCE)
+    for name, scale in scales.items():
         call.needs_dtype(name, scale, torch.float32)
         if scale.numel() != 1:
-            raise KernelNotModelled(f"reshape_and_cache_flash: {name} of {scale.numel()} numbers")
+            raise KernelNotModelled(f"{kernel}: {name} of {scale.numel()} numbers")
 
 
-def _call(
-    kernel: str, kv_cache_dtype: str, slot_mapping: torch.Tensor, stored: tuple[str, ...]
-) -> Call:
-    if kv_cache_dtype not in stored:
+def _stored_as(kv_cache_dtype: str, rows: torch.Tensor) -> tuple[torch.dtype, ...]:
+    return _BYTES if kv_cache_dtype in _FP8 else (rows.dtype,)
+
+
+def _call(kernel: str, kv_cache_dtype: str, slot_mapping: torch.Tensor) -> Call:
+    if kv_cache_dtype not in (*_UNQUANTISED, *_FP8):
         raise KernelNotModelled(f"{kernel}: a cache of {kv_cache_dtype!r}")
     call = Call(kernel, _SOURCE)
     call.needs_dtype("slot_mapping", slot_mapping, torch.int64)
@@ -162,6 +178,7 @@ def _store_latents(
     k_pe: torch.Tensor,
     kv_cache: torch.Tensor,
     slot_mapping: torch.Tensor,
+    scale: torch.Tensor | None,
 ) -> None:
     tokens, page, place = _slots(memory, slot_mapping, kv_cache.shape[1])
     rank = kv_c.shape[1]
@@ -169,7 +186,10 @@ def _store_latents(
         ("kv_c", kv_c, kv_cache[..., :rank]),
         ("k_pe", k_pe, kv_cache[..., rank:]),
     ):
-        memory.store("kv_cache", part, _rows(memory, name, rows, tokens), page, place)
+        found = _rows(memory, name, rows, tokens)
+        if scale is not None:
+            found = scaled_to_fp8(found, scale).view(torch.uint8)
+        memory.store("kv_cache", part, found, page, place)
 
 
 def _store_heads(

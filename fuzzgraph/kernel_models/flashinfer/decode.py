@@ -21,8 +21,8 @@ from fuzzgraph.kernel_models.flashinfer.paged import (
     check_window,
     followed,
     rows_of,
-    seq_lens,
 )
+from fuzzgraph.kernel_models.flashinfer.paged import seq_lens as keys_of
 from fuzzgraph.kernel_models.flashinfer.plan import PlanOf
 from fuzzgraph.kernel_models.flashinfer.planners import (
     DecodePlanner,
@@ -109,12 +109,18 @@ class BatchDecodeWithPagedKVCacheWrapper(PagedWrapper):
         sm_scale: float | None = None,
         fixed_split_size: int | None = None,
         disable_split_kv: bool = False,
+        seq_lens: Tensor1 | None = None,
         **others: Any,
     ) -> None:
         """Copy a batch to where the graph reads it, and plan it by its offsets.
 
+        Args:
+            seq_lens: [B] keys of each row, by which FlashAttention 3 plans; by default those that
+                offsets and last pages say.
+
         Raises:
-            KernelRefused: another batch size than the graph's, indices that do not fit.
+            KernelRefused: another batch size than the graph's, indices that do not fit, dtypes for
+                which there is no kernel.
             KernelNotModelled: an argument that the model does not follow.
         """
         rows = len(last_page_len)
@@ -134,8 +140,8 @@ class BatchDecodeWithPagedKVCacheWrapper(PagedWrapper):
         self._of_fp8_queries = self._takes_fp8_queries()
         self._cached_module = _PLANNERS[self.plan_of](self._use_cuda_graph)
         _plan_decode(
-            self, indptr, last_page_len, rows, num_qo_heads, num_kv_heads, head_dim, page_size,
-            window_left, fixed_split_size, disable_split_kv,
+            self, indptr, last_page_len, seq_lens, rows, num_qo_heads, num_kv_heads, head_dim,
+            page_size, window_left, fixed_split_size, disable_split_kv,
         )  # fmt: skip
 
     begin_forward = plan
@@ -271,7 +277,7 @@ def fast_decode_plan(
         wrapper._qo_indptr_buf = torch.arange(rows + 1, dtype=torch.int32, device=wrapper.device)
     host = indptr if global_override_indptr_cpu is None else global_override_indptr_cpu
     _plan_decode(
-        wrapper, host, last_page_len, rows, num_qo_heads, num_kv_heads, head_dim, page_size,
+        wrapper, host, last_page_len, None, rows, num_qo_heads, num_kv_heads, head_dim, page_size,
         window_left, fixed_split_size, disable_split_kv,
     )  # fmt: skip
     wrapper._window_left, wrapper._logits_soft_cap = window_left, logits_soft_cap or 0.0
@@ -280,8 +286,8 @@ def fast_decode_plan(
 
 def _plan_decode(
     wrapper: BatchDecodeWithPagedKVCacheWrapper, indptr: torch.Tensor, last_page_len: torch.Tensor,
-    rows: int, num_qo_heads: int, num_kv_heads: int, head_dim: int, page_size: int,
-    window_left: int, fixed_split_size: int | None, disable_split_kv: bool,
+    lens: torch.Tensor | None, rows: int, num_qo_heads: int, num_kv_heads: int, head_dim: int,
+    page_size: int, window_left: int, fixed_split_size: int | None, disable_split_kv: bool,
 ) -> None:  # fmt: skip
     workspaces = (
         wrapper._float_workspace_buffer,
@@ -292,10 +298,13 @@ def _plan_decode(
     if wrapper.use_tensor_cores:
         each = torch.arange(rows + 1, dtype=torch.int32, device="cpu")
         fa2 = wrapper.plan_of == "fa2"
-        lens = host.diff() * page_size if fa2 else seq_lens(host, last_page_len.cpu(), page_size)
+        if fa2:  # whose planner leaves them
+            lens = host.diff() * page_size
+        elif lens is None:
+            lens = keys_of(host, last_page_len.to("cpu"), page_size)
         wrapper._plan_info = wrapper._cached_module.plan(
-            *workspaces, each, host, lens, rows, rows, num_qo_heads, num_kv_heads, page_size,
-            graph, head_dim, head_dim, False, window_left,
+            *workspaces, each, host, lens.to("cpu").int(), rows, rows, num_qo_heads, num_kv_heads,
+            page_size, graph, head_dim, head_dim, False, window_left,
             *((fixed_split_size or -1, disable_split_kv, 0, 0) if fa2 else ()),
         )  # fmt: skip
     else:
