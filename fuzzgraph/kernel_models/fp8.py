@@ -10,9 +10,17 @@ import torch
 
 from fuzzgraph.kernel_models.memory import as_numbers
 
-__all__ = ["SCALE_BYTES", "from_bytes", "pages_of_rows", "quantised", "to_fp8"]
+__all__ = [
+    "FP8_LARGEST",
+    "SCALE_BYTES",
+    "from_bytes",
+    "pages_of_rows",
+    "quantised",
+    "scaled_to_fp8",
+    "to_fp8",
+]
 
-_FP8_LARGEST = 448.0
+FP8_LARGEST = 448.0
 """Of float8_e4m3fn."""
 SCALE_BYTES = 4
 """Of a row's scale, a float32."""
@@ -22,7 +30,7 @@ _FP8_LEAST = 1e-4
 
 def quantised(rows: npt.NDArray[np.float64]) -> tuple[torch.Tensor, npt.NDArray[np.float64]]:
     """(uint8 [..., D] bytes of float8_e4m3fn, [...] what they are to be multiplied with)."""
-    scale = (np.maximum(np.abs(rows).max(-1), _FP8_LEAST) / _FP8_LARGEST).astype(np.float32)
+    scale = (np.maximum(np.abs(rows).max(-1), _FP8_LEAST) / FP8_LARGEST).astype(np.float32)
     return to_fp8(rows / scale[..., None]).view(torch.uint8), scale.astype(np.float64)
 
 
@@ -31,8 +39,14 @@ def to_fp8(numbers: npt.NDArray[Any]) -> torch.Tensor:
 
     Source: CUDA cuda_fp8.hpp, conversions of `__nv_fp8_e4m3` saturate (__NV_SATFINITE).
     """
-    within = torch.from_numpy(np.clip(numbers, -_FP8_LARGEST, _FP8_LARGEST)).float()
+    within = torch.from_numpy(np.clip(numbers, -FP8_LARGEST, FP8_LARGEST)).float()
     return within.to(torch.float8_e4m3fn)
+
+
+def scaled_to_fp8(rows: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """float8_e4m3fn of rows divided by a scale of one number, in float32 as kernels divide."""
+    numbers = as_numbers(rows).astype(np.float32)
+    return to_fp8(numbers / as_numbers(scale).astype(np.float32))
 
 
 def from_bytes(stored: torch.Tensor) -> npt.NDArray[np.float64]:

@@ -13,6 +13,7 @@ from fuzzgraph.kernel_models.memory import KernelMemory, Stray
 from fuzzgraph.kernel_models.paged_store import concat_and_cache_mla, reshape_and_cache_flash
 
 PAGES, PAGE, RANK, ROTARY, HEADS = 3, 2, 4, 2, 2
+FP8 = torch.float8_e4m3fn
 
 
 class _Seen:
@@ -124,9 +125,25 @@ def test_what_the_host_code_refuses_is_refused(changed: dict[str, Any], said: st
         stored([0], **changed)
 
 
-def test_a_quantised_cache_is_not_modelled() -> None:
-    with pytest.raises(KernelNotModelled, match="fp8"):
-        stored([0], kv_cache_dtype="fp8")
+@pytest.mark.parametrize("changed", [{"kv_cache_dtype": "fp8_ds_mla"}, {"skip_scale": True}])
+def test_other_quantised_caches_of_latent_rows_are_not_modelled(changed: dict[str, Any]) -> None:
+    cache = torch.zeros(PAGES, PAGE, RANK + ROTARY).to(FP8)
+    with pytest.raises(KernelNotModelled, match="concat_and_cache_mla"):
+        stored([0], **{"kv_cache": cache, "kv_cache_dtype": "fp8", **changed})
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.uint8])
+def test_both_parts_of_a_latent_row_are_divided_by_one_scale(dtype: torch.dtype) -> None:
+    joined = torch.arange(2.0 * (RANK + ROTARY)).view(2, -1) % 8 / 8
+    cache = torch.zeros(PAGES, PAGE, RANK + ROTARY).to(FP8).view(dtype)
+    given, seen = stored(
+        [5, 2], kv_c=joined[:, :RANK], k_pe=joined[:, RANK:], kv_cache_dtype="fp8_e4m3",
+        scale=torch.tensor(0.5), kv_cache=cache,
+    )  # fmt: skip
+    rows = given["kv_cache"].view(FP8).float().reshape(-1, RANK + ROTARY)
+    assert torch.equal(rows[[5, 2]], joined * 2)
+    assert not rows[[0, 1, 3, 4]].any()
+    assert not seen.strays
 
 
 def test_keys_and_values_lie_in_the_slot_by_heads() -> None:
@@ -172,3 +189,76 @@ def test_tokens_are_found_by_their_stride_and_their_heads_side_by_side() -> None
 def test_what_the_host_code_refuses_of_heads_is_refused(changed: dict[str, Any], said: str) -> None:
     with pytest.raises(KernelRefused, match=said):
         heads_stored([0], **changed)
+
+
+def stored_in_fp8(slots: list[int], dtype: torch.dtype = FP8, **changed: Any) -> Any:
+    """The same of a cache in FP8, beside scales that are powers of two."""
+    caches = torch.zeros(2, PAGES, PAGE, HEADS, RANK).to(FP8).view(dtype)
+    numbers = torch.arange(len(slots) * HEADS * RANK).view(len(slots), HEADS, RANK) % 8 / 8
+    given = {
+        "key": (numbers + 1).bfloat16(), "value": (numbers - 1).bfloat16(),
+        "key_cache": caches[0], "value_cache": caches[1], "kv_cache_dtype": "fp8_e4m3",
+        "k_scale": torch.tensor(0.5), "v_scale": torch.tensor([0.25]),
+    }  # fmt: skip
+    return heads_stored(slots, **{**given, **changed})
+
+
+@pytest.mark.parametrize("named", ["fp8", "fp8_e4m3"])
+@pytest.mark.parametrize("dtype", [FP8, torch.uint8])
+def test_keys_and_values_are_divided_by_their_scales(named: str, dtype: torch.dtype) -> None:
+    given, seen = stored_in_fp8([5, -1, 2], dtype, kv_cache_dtype=named)
+    for name, scale in (("key", 0.5), ("value", 0.25)):
+        rows = given[f"{name}_cache"].view(FP8).float().reshape(-1, HEADS, RANK)
+        assert torch.equal(rows[[5, 2]], given[name][[0, 2]].float() / scale)
+        assert not rows[[0, 1, 3, 4]].any()
+    assert not seen.strays
+
+
+def test_what_fp8_cannot_hold_is_stored_as_its_largest_number() -> None:
+    given, _ = stored_in_fp8([1], key=torch.full((1, HEADS, RANK), -300.0))
+    assert given["key_cache"].float()[0, 1].unique().tolist() == [-448.0]
+
+
+def test_a_scale_is_read_when_the_kernel_runs() -> None:
+    scale, waiting = torch.tensor(0.5), []
+
+    def hold(kernel: ModelKernel, **arguments: Any) -> None:
+        waiting.append((kernel, arguments))
+
+    with routed(hold):
+        caches = torch.zeros(2, PAGES, PAGE, HEADS, RANK).to(FP8)
+        rows = torch.ones(1, HEADS, RANK)
+        reshape_and_cache_flash(
+            rows, rows, caches[0], caches[1], torch.tensor([0]), "fp8", scale, scale
+        )
+    scale.fill_(0.25)
+    for kernel, arguments in waiting:
+        run_kernel(KernelMemory(_Seen()), kernel, **arguments)
+    assert caches.float()[0, 0, 0].unique().tolist() == [4.0]
+
+
+def test_pages_in_fp8_that_a_cache_has_not_are_a_stray_write() -> None:
+    _, seen = stored_in_fp8([PAGES * PAGE])
+    assert [one.argument for one in seen.strays] == ["key_cache", "value_cache"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"k_scale": torch.tensor(0.5).double()}, "k_scale must be float32"),
+        ({"value_cache": torch.zeros(PAGES, PAGE, HEADS, RANK)}, "value_cache must be uint8 or"),
+    ],
+)
+def test_what_a_cache_in_fp8_cannot_be_stored_with_is_refused(
+    changed: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(KernelRefused, match=said):
+        stored_in_fp8([0], **changed)
+
+
+@pytest.mark.parametrize(
+    "changed", [{"kv_cache_dtype": "fp8_e5m2"}, {"v_scale": torch.ones(HEADS)}]
+)
+def test_other_formats_and_scales_by_head_are_not_modelled(changed: dict[str, Any]) -> None:
+    with pytest.raises(KernelNotModelled, match="reshape_and_cache_flash"):
+        stored_in_fp8([0], **changed)

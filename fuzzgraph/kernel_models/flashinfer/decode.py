@@ -5,13 +5,15 @@ Source: FlashInfer 0.6.12, flashinfer/decode.py.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partialmethod
 from typing import Any
 
 import torch
 
+from fuzzgraph.errors import KernelNotModelled
 from fuzzgraph.kernel_models.arguments import Tensor1, Tensor3
-from fuzzgraph.kernel_models.flashinfer.kernels import DECODE, PREFILL
+from fuzzgraph.kernel_models.flashinfer.kernels import DECODE, PREFILL, PREFILL_SM90
 from fuzzgraph.kernel_models.flashinfer.paged import (
     PLAN_DEFAULTS,
     RUN_DEFAULTS,
@@ -20,14 +22,29 @@ from fuzzgraph.kernel_models.flashinfer.paged import (
     followed,
     rows_of,
 )
+from fuzzgraph.kernel_models.flashinfer.paged import seq_lens as keys_of
 from fuzzgraph.kernel_models.flashinfer.plan import PlanOf
-from fuzzgraph.kernel_models.flashinfer.planners import DecodePlanner, PrefillPlanner
+from fuzzgraph.kernel_models.flashinfer.planners import (
+    DecodePlanner,
+    Planner,
+    PrefillPlanner,
+    PrefillSm90Planner,
+)
 
 __all__ = ["BatchDecodeWithPagedKVCacheWrapper", "fast_decode_plan"]
 
+_FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
+_PLANNERS: Mapping[PlanOf, type[Planner]] = {
+    "decode": DecodePlanner, "fa2": PrefillPlanner, "fa3": PrefillSm90Planner,
+}  # fmt: skip
+
 
 class BatchDecodeWithPagedKVCacheWrapper(PagedWrapper):
-    """One query in each row; with `use_tensor_cores` by the prefill's kernel."""
+    """One query in each row; with `use_tensor_cores` by the prefill's kernel.
+
+    Of prefills' kernels that of FlashAttention 3 takes queries in FP8, and runs for them alone: so
+    far on a Hopper GPU (decode.py plan, utils.py is_fa3_backend_supported).
+    """
 
     order = ("paged_kv_indptr", "paged_kv_indices", "paged_kv_last_page_len")
 
@@ -56,6 +73,7 @@ class BatchDecodeWithPagedKVCacheWrapper(PagedWrapper):
         self._paged_kv_last_page_len_buf = paged_kv_last_page_len_buffer
         self._use_tensor_cores = use_tensor_cores
         self._head_dim: int | None = None
+        self._of_fp8_queries = False
         self._qo_indptr_buf: torch.Tensor | None = None
         if use_tensor_cores and rows is not None:
             self._qo_indptr_buf = torch.arange(rows + 1, dtype=torch.int32, device=self.device)
@@ -63,7 +81,9 @@ class BatchDecodeWithPagedKVCacheWrapper(PagedWrapper):
     @property
     def plan_of(self) -> PlanOf:  # type: ignore[override]
         """Whose plans its kernels follow."""
-        return "fa2" if self._use_tensor_cores else "decode"
+        if not self._use_tensor_cores:
+            return "decode"
+        return "fa3" if self._of_fp8_queries else "fa2"
 
     @property
     def use_tensor_cores(self) -> bool:
@@ -89,12 +109,18 @@ class BatchDecodeWithPagedKVCacheWrapper(PagedWrapper):
         sm_scale: float | None = None,
         fixed_split_size: int | None = None,
         disable_split_kv: bool = False,
+        seq_lens: Tensor1 | None = None,
         **others: Any,
     ) -> None:
         """Copy a batch to where the graph reads it, and plan it by its offsets.
 
+        Args:
+            seq_lens: [B] keys of each row, by which FlashAttention 3 plans; by default those that
+                offsets and last pages say.
+
         Raises:
-            KernelRefused: another batch size than the graph's, indices that do not fit.
+            KernelRefused: another batch size than the graph's, indices that do not fit, dtypes for
+                which there is no kernel.
             KernelNotModelled: an argument that the model does not follow.
         """
         rows = len(last_page_len)
@@ -111,14 +137,27 @@ class BatchDecodeWithPagedKVCacheWrapper(PagedWrapper):
             logits_soft_cap, sm_scale,
         )  # fmt: skip
         self._head_dim = head_dim  # of which its module is built
-        planner = PrefillPlanner if self.use_tensor_cores else DecodePlanner
-        self._cached_module = planner(self._use_cuda_graph)
+        self._of_fp8_queries = self._takes_fp8_queries()
+        self._cached_module = _PLANNERS[self.plan_of](self._use_cuda_graph)
         _plan_decode(
-            self, indptr, rows, num_qo_heads, num_kv_heads, head_dim, page_size, window_left,
-            fixed_split_size, disable_split_kv,
+            self, indptr, last_page_len, seq_lens, rows, num_qo_heads, num_kv_heads, head_dim,
+            page_size, window_left, fixed_split_size, disable_split_kv,
         )  # fmt: skip
 
     begin_forward = plan
+
+    def _takes_fp8_queries(self) -> bool:
+        """jit/attention/modules.py gen_batch_prefill_module: which dtypes have a kernel."""
+        if self._cached_q_data_type not in _FP8:
+            return False
+        if not self.use_tensor_cores:
+            raise KernelNotModelled(f"{self._call.kernel}: queries in FP8 without tensor cores")
+        rule = "queries in FP8 must not be for backend fa2"
+        self._call.needs(self._backend != "fa2", rule, self._backend)
+        keys, outputs = self._cached_kv_data_type, self._cached_o_data_type
+        self._call.needs(keys in _FP8, "kv_data_type must be FP8 as queries are", keys)
+        self._call.needs(outputs not in _FP8, "o_data_type must not be FP8", outputs)
+        return True
 
     def forward(
         self,
@@ -190,9 +229,12 @@ class BatchDecodeWithPagedKVCacheWrapper(PagedWrapper):
             f"{q.shape[2]} and {v.shape[3]}",
         )  # fmt: skip
         out, lse = self._results(q, v.shape[-1], out, lse, return_lse, zeroed=False)
+        scale = self._scale(q, q_scale, k_scale)
+        if self._of_fp8_queries:
+            out = self._launch_planned(PREFILL_SM90, q, k, v, scale, out, lse, v_scale)
+            return (out, lse) if return_lse else out
         indptr = self._qo_indptr_buf if self.use_tensor_cores else None
         kernel = PREFILL if self.use_tensor_cores else DECODE
-        scale = self._scale(q, q_scale, k_scale)
         out = self._launch(kernel, q, k, v, scale, out, lse, indptr, v_scale)
         return (out, lse) if return_lse else out
 
@@ -235,17 +277,17 @@ def fast_decode_plan(
         wrapper._qo_indptr_buf = torch.arange(rows + 1, dtype=torch.int32, device=wrapper.device)
     host = indptr if global_override_indptr_cpu is None else global_override_indptr_cpu
     _plan_decode(
-        wrapper, host, rows, num_qo_heads, num_kv_heads, head_dim, page_size, window_left,
-        fixed_split_size, disable_split_kv,
+        wrapper, host, last_page_len, None, rows, num_qo_heads, num_kv_heads, head_dim, page_size,
+        window_left, fixed_split_size, disable_split_kv,
     )  # fmt: skip
     wrapper._window_left, wrapper._logits_soft_cap = window_left, logits_soft_cap or 0.0
     wrapper._sm_scale = sm_scale
 
 
 def _plan_decode(
-    wrapper: BatchDecodeWithPagedKVCacheWrapper, indptr: torch.Tensor, rows: int, num_qo_heads: int,
-    num_kv_heads: int, head_dim: int, page_size: int, window_left: int,
-    fixed_split_size: int | None, disable_split_kv: bool,
+    wrapper: BatchDecodeWithPagedKVCacheWrapper, indptr: torch.Tensor, last_page_len: torch.Tensor,
+    lens: torch.Tensor | None, rows: int, num_qo_heads: int, num_kv_heads: int, head_dim: int,
+    page_size: int, window_left: int, fixed_split_size: int | None, disable_split_kv: bool,
 ) -> None:  # fmt: skip
     workspaces = (
         wrapper._float_workspace_buffer,
@@ -255,10 +297,15 @@ def _plan_decode(
     graph, host = wrapper.is_cuda_graph_enabled, indptr.to("cpu")
     if wrapper.use_tensor_cores:
         each = torch.arange(rows + 1, dtype=torch.int32, device="cpu")
+        fa2 = wrapper.plan_of == "fa2"
+        if fa2:  # whose planner leaves them
+            lens = host.diff() * page_size
+        elif lens is None:
+            lens = keys_of(host, last_page_len.to("cpu"), page_size)
         wrapper._plan_info = wrapper._cached_module.plan(
-            *workspaces, each, host, host.diff() * page_size, rows, rows, num_qo_heads,
-            num_kv_heads, page_size, graph, head_dim, head_dim, False, window_left,
-            fixed_split_size or -1, disable_split_kv, 0, 0,
+            *workspaces, each, host, lens.to("cpu").int(), rows, rows, num_qo_heads, num_kv_heads,
+            page_size, graph, head_dim, head_dim, False, window_left,
+            *((fixed_split_size or -1, disable_split_kv, 0, 0) if fa2 else ()),
         )  # fmt: skip
     else:
         no_data = (torch.empty(0, device="cpu"),) * 2  # of which the real planner takes the dtypes

@@ -63,10 +63,28 @@ class PagedWrapper(Wrapper):
             lse=lse,
             **self._scalars(),
         )
-        # decode.py and prefill.py: an operation of its own behind the kernel
-        if v_scale is not None and v_scale != 1.0:
-            out *= v_scale
-        return out
+        return _times(out, v_scale)
+
+    def _launch_planned(
+        self, kernel: ModelKernel, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
+        sm_scale: float, out: torch.Tensor, lse: torch.Tensor | None, v_scale: float | None,
+    ) -> torch.Tensor:  # fmt: skip
+        """The same by a kernel that finds offsets and lengths in the plan."""
+        indices = self.buffer("paged_kv_indices")
+        self._call.needs_dtype("paged_kv_indices", indices, torch.int32)
+        self._call.needs_contiguous_last("q", q)
+        launch(
+            kernel, q=q, k_cache=k, v_cache=v, paged_kv_indices=indices, sm_scale=sm_scale,
+            value_scale=1.0, out=out, lse=lse, **self._scalars(),
+        )  # fmt: skip
+        return _times(out, v_scale)
+
+
+def _times(out: torch.Tensor, v_scale: float | None) -> torch.Tensor:
+    """decode.py and prefill.py: an operation of its own behind the kernel."""
+    if v_scale is not None and v_scale != 1.0:
+        out *= v_scale
+    return out
 
 
 def _five(cache: torch.Tensor, layout: str) -> torch.Tensor:

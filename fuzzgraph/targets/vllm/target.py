@@ -221,8 +221,10 @@ class FlashInferTarget(VllmTarget):
     backend = "FlashInferBackend"
     attention = MappingProxyType({"backend": "FLASHINFER", "use_trtllm_attention": False})
     max_batch = 8
-    more = MappingProxyType({"page_sizes": (16, 32, 64), "swa_window": False})
-    also_stood_in_for = ("FlashInfer's wrappers and the kernel that stores KV, by models",)
+    more = MappingProxyType({**_FP8_KV, "page_sizes": (16, 32, 64), "swa_window": False})
+    also_stood_in_for = (
+        "FlashInfer's wrappers, and the kernels that store KV and quantise queries, by models",
+    )
     excuses = (
         Excuse(
             "*.paged_kv_indices",

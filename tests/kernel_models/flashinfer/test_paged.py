@@ -29,6 +29,7 @@ from tests.kernel_models.flashinfer.batches import (
 )
 
 SCALE = COLUMNS**-0.5
+FP8 = torch.float8_e4m3fn
 
 
 def sees_all(*_: int) -> bool:
@@ -44,6 +45,23 @@ def misuses(run: Any) -> list[Misuse]:
     with memory.intercept("engine"):
         run()
     return list(memory.lanes.report.take_misuses())
+
+
+def fp8_queries(
+    page: int,
+    keys: torch.dtype = FP8,
+    outputs: torch.dtype = torch.float32,
+    seq_lens: torch.Tensor | None = None,
+    **given: Any,
+) -> tuple[Any, Pages]:
+    """(a wrapper that is planned for queries in FP8, the batch); rows of 5 and 3 keys."""
+    batch = Pages([5, 3], [1, 1], page, dtype=FP8)
+    wrapper = decode_wrapper(batch, **{"use_tensor_cores": True, **given})
+    wrapper.plan(
+        batch.indptr, batch.indices, batch.last, HEADS, KV_HEADS, COLUMNS, page, q_data_type=FP8,
+        kv_data_type=keys, o_data_type=outputs, seq_lens=seq_lens,
+    )  # fmt: skip
+    return wrapper, batch
 
 
 class TestDecode:
@@ -68,6 +86,53 @@ class TestDecode:
         out = wrapper.forward(batch.q, batch.cache, sm_scale=0.5, k_scale=2.0, v_scale=3.0)
         want, _ = batch.expected(sees_all, scale=1.0)
         torch.testing.assert_close(out.double(), want * 3, rtol=1e-5, atol=1e-5)
+
+    @pytest.mark.parametrize("page", [1, 4])
+    def test_queries_in_fp8_are_attended_by_offsets_and_lengths_of_the_plan(
+        self, page: int
+    ) -> None:
+        wrapper, batch = fp8_queries(page)
+        for name in ("paged_kv_indptr", "paged_kv_last_page_len"):
+            wrapper.buffer(name).fill_(1)  # of which its kernel reads nothing
+        q = batch.q.to(FP8)
+        out = wrapper.run(q, batch.cache, q_scale=0.5, k_scale=2.0, v_scale=3.0)
+        batch.q = q.float()
+        want, _ = batch.expected(sees_all, scale=SCALE)
+        torch.testing.assert_close(out.double(), want * 3, rtol=1e-5, atol=1e-5)
+
+    def test_a_fast_plan_of_queries_in_fp8_goes_by_last_pages(self) -> None:
+        wrapper, batch = fp8_queries(page=4)
+        fast_decode_plan(
+            wrapper, batch.indptr, batch.indices, torch.tensor([4, 2]).int(), HEADS, KV_HEADS,
+            COLUMNS, 4,
+        )  # fmt: skip
+        (out,) = wrapper.run(batch.q.to(FP8), batch.cache)[1:]
+        batch.q = batch.q.to(FP8).float()
+        want, _ = batch.expected(lambda row, _q, key, _p: row == 0 or key < 2, scale=SCALE)
+        torch.testing.assert_close(out.double(), want[1], rtol=1e-5, atol=1e-5)
+
+    def test_lengths_that_a_plan_gets_go_before_those_of_last_pages(self) -> None:
+        wrapper, batch = fp8_queries(page=4, seq_lens=torch.tensor([5, 1]))
+        batch.q = batch.q.to(FP8).float()
+        want, _ = batch.expected(lambda row, _q, key, _p: row == 0 or key < 1, scale=SCALE)
+        got = wrapper.run(batch.q.to(FP8), batch.cache)
+        torch.testing.assert_close(got.double(), want, rtol=1e-5, atol=1e-5)
+
+    @pytest.mark.parametrize(
+        ("given", "said"),
+        [
+            ({"backend": "fa2"}, "queries in FP8 must not be for backend fa2"),
+            ({"keys": torch.float32}, "kv_data_type must be FP8 as queries are"),
+            ({"outputs": torch.float8_e4m3fn}, "o_data_type must not be FP8"),
+        ],
+    )
+    def test_queries_in_fp8_have_a_kernel_for_few_dtypes(self, given: Any, said: str) -> None:
+        with pytest.raises(KernelRefused, match=said):
+            fp8_queries(1, **given)
+
+    def test_queries_in_fp8_without_tensor_cores_are_not_modelled(self) -> None:
+        with pytest.raises(KernelNotModelled, match="queries in FP8 without tensor cores"):
+            fp8_queries(1, use_tensor_cores=False)
 
     def test_keys_and_values_in_one_tensor_of_strided_pages(self) -> None:
         batch = Pages([5, 3], [1, 1], 2)

@@ -1,4 +1,4 @@
-"""KV in FP8 on vLLM's FlashAttention: scales on the way in and out."""
+"""KV in FP8 on vLLM's FlashAttention and FlashInfer: scales on the way in and out."""
 
 from __future__ import annotations
 
@@ -52,5 +52,34 @@ class TestReleases:
         ],
     )
     def test_a_wrong_scale_is_found(self, vllm: Workers, planted: str, buffer: str) -> None:
+        found = vllm.findings(NEWEST, fp8(*MOVED), f"tests.targets.vllm.fp8_mutants:{planted}")
+        assert ("reference", buffer) in {(one.oracle, one.buffer) for one in found}
+
+    @pytest.mark.parametrize("version", VERSIONS)
+    @pytest.mark.parametrize("target", ["vllm-flashinfer", "vllm-flashinfer-trtllm"])
+    def test_flashinfer_takes_queries_as_each_release_has_them(
+        self, vllm: Workers, version: str, target: str
+    ) -> None:
+        """In the model's dtype by its wrappers up to 0.20, else in FP8."""
+        found = {(one.oracle, one.buffer) for one in vllm.findings(version, fp8(*MOVED), target)}
+        assert found <= ({("contract", "is_prefilling")} if version == "0.20.2" else set())
+
+    @pytest.mark.parametrize(
+        ("planted", "buffer"),
+        [
+            ("numbers_swapped", "attention"),
+            ("queries_by_keys", "attention"),
+            ("keys_stored_by_values", "runner.kv_caches[0]"),
+            ("lengths_of_full_pages", "attention"),
+            ("trtllm_numbers_swapped", "attention"),
+            ("trtllm_values_as_stored", "attention"),
+            ("trtllm_keys_as_stored", "attention"),
+            ("trtllm_stored_without_scales", "runner.kv_caches[0]"),
+            ("trtllm_queries_scaled", "attention"),
+        ],
+    )
+    def test_a_wrong_scale_or_length_of_flashinfer_is_found(
+        self, vllm: Workers, planted: str, buffer: str
+    ) -> None:
         found = vllm.findings(NEWEST, fp8(*MOVED), f"tests.targets.vllm.fp8_mutants:{planted}")
         assert ("reference", buffer) in {(one.oracle, one.buffer) for one in found}

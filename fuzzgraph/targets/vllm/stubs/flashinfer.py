@@ -11,6 +11,7 @@ import torch
 
 from fuzzgraph.kernel_models import trtllm_gen
 from fuzzgraph.kernel_models.flashinfer.planners import STANDS_FOR
+from fuzzgraph.kernel_models.fp8_quant import static_scaled_fp8_quant
 from fuzzgraph.kernel_models.paged_store import reshape_and_cache_flash
 from fuzzgraph.memory.side_requests import own_device
 from fuzzgraph.targets.offline.flashinfer_wrappers import MODELS
@@ -41,8 +42,9 @@ def put_flashinfer() -> None:
             put = _on_device(stand_in) if inspect.isclass(model) else stand_in
             setattr(backend, name, put)
     backend.trtllm_batch_decode_with_kv_cache = trtllm_batch_decode_with_kv_cache
-    # The backend calls the operator itself. A function in its place is recorded as a launch is.
+    # The backend calls operators itself. A function in its place is recorded as a launch is.
     vars(torch.ops._C_cache_ops)["reshape_and_cache_flash"] = strict(reshape_and_cache_flash)
+    vars(torch.ops._C)["static_scaled_fp8_quant"] = strict(static_scaled_fp8_quant)
 
 
 def _on_device(wrapper: Any) -> Any:
