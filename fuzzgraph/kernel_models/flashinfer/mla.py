@@ -183,7 +183,7 @@ def _flashinfer_mla(
     if work is None:
         return
     if planned is not None:
-        _as_planned(memory, planned, q_nope, causal, work.queries)
+        _latent_as_planned(memory, planned, q_nope, causal, work.queries)
     # A length that holds no number of a batch strays at once; a launch over it need not end.
     lens = work.lens.clip(min=0, max=(len(kv_indices) + 1) * page_size)
     positions = np.concatenate([np.arange(0), *(np.arange(n) for n in lens)])
@@ -208,7 +208,7 @@ def _flashinfer_mla(
     attend(memory, q, cache, found, softmax, out, None if lse is None else lse.transpose(0, 1))
 
 
-def _as_planned(
+def _latent_as_planned(
     memory: KernelMemory, planned: Planned, q_nope: torch.Tensor, causal: bool, queries: Ints
 ) -> None:
     """MLAPlan: tiles are of heads and queries, and those of a causal plan end where they see."""
