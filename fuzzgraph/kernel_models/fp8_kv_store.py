@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from fuzzgraph.kernel_models.checks import Call
-from fuzzgraph.kernel_models.fp8 import to_fp8
+from fuzzgraph.kernel_models.fp8 import by_inverse, to_fp8
 from fuzzgraph.kernel_models.launch import ModelKernel, launch
 from fuzzgraph.kernel_models.memory import KernelMemory, as_numbers
 from fuzzgraph.kernel_models.reading import reads_only
@@ -105,17 +105,9 @@ def _store(
 ) -> None:
     slots = memory.ints(cache_loc)
     if q is not None and q_out is not None:
-        memory.store("q_out", q_out, _scaled(q, None), np.arange(len(q)))
-    memory.store("k_cache", k_cache, _scaled(k, k_scale), slots)
-    memory.store("v_cache", v_cache, _scaled(v, v_scale), slots)
-
-
-def _scaled(rows: torch.Tensor, scale: torch.Tensor | None) -> torch.Tensor:
-    """Rows times the inverse of their scale, in float32 as the kernel has them, as FP8."""
-    numbers = as_numbers(rows).astype(np.float32)
-    if scale is not None:
-        numbers = numbers * (np.float32(1.0) / as_numbers(scale).astype(np.float32))
-    return to_fp8(numbers)
+        memory.store("q_out", q_out, to_fp8(as_numbers(q)), np.arange(len(q)))
+    memory.store("k_cache", k_cache, to_fp8(by_inverse(k, k_scale)), slots)
+    memory.store("v_cache", v_cache, to_fp8(by_inverse(v, v_scale)), slots)
 
 
 _FP8_KV_STORE = ModelKernel("fused_fp8_qkv_kv_cache", _store, _SOURCE)

@@ -12,9 +12,9 @@ import torch
 
 from fuzzgraph.errors import KernelNotModelled
 from fuzzgraph.kernel_models.checks import Call
-from fuzzgraph.kernel_models.fp8 import FP8_LARGEST, to_fp8
+from fuzzgraph.kernel_models.fp8 import FP8_LARGEST, by_inverse, to_fp8
 from fuzzgraph.kernel_models.launch import ModelKernel, launch
-from fuzzgraph.kernel_models.memory import KernelMemory, as_numbers
+from fuzzgraph.kernel_models.memory import KernelMemory
 from fuzzgraph.kernel_models.reading import reads_only
 
 __all__ = ["static_scaled_fp8_quant"]
@@ -71,8 +71,7 @@ def _check(
 def _quantise(
     memory: KernelMemory, *, rows: torch.Tensor, out: torch.Tensor, scale: torch.Tensor
 ) -> None:
-    numbers = as_numbers(rows).astype(np.float32)
-    scaled = numbers * (np.float32(1.0) / as_numbers(scale).astype(np.float32))
+    scaled = by_inverse(rows, scale)
     known = np.where(np.isnan(scaled), np.float32(FP8_LARGEST), scaled)
     memory.store("out", out, to_fp8(known), np.arange(len(rows)))
 
