@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 @click.command()
 @partial(setup_options, leave=("fault", "isolation"))
 @click.option(
-    "--sample", metavar="N", default="40", show_default=True, callback=whole_number(1),
-    help="Mutants to run that start.",
+    "--sample", metavar="N", default="40", show_default=True, callback=whole_number(0),
+    help="Mutants to run that start; 0 only learns which lines the target executes.",
 )  # fmt: skip
 @click.option(
     "--seed", metavar="N", default="1", show_default=True, callback=whole_number(0),

@@ -102,7 +102,7 @@ def _check_survivors(found: log.Log, known: dict[str, Judgement], path: Path) ->
 def _is_whole(found: log.Log, sought: Sought, named: Sequence[Mutant]) -> bool:
     if named:
         return all(one.id in found.results for one in named)
-    return found.done >= sought.sample
+    return found.ground is not None and found.done >= sought.sample
 
 
 def _check_operators(names: Sequence[str]) -> None:

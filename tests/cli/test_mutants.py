@@ -96,6 +96,18 @@ def test_an_interrupted_sample_goes_on_to_the_same_end(tmp_path: Path) -> None:
     }
 
 
+def test_a_sample_of_0_learns_which_lines_run_and_changes_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    measure(out, "--sample", "0")
+    learned = log.read(out / log.NAME)
+    assert learned.ground is not None and learned.ground.executed["block_engine"]
+    assert not learned.results
+    monkeypatch.setattr(run, "_measured", never)
+    measure(out, "--sample", "0")
+
+
 def never(*_: object) -> Any:
     raise AssertionError("the engine is not asked again")
 
@@ -110,7 +122,7 @@ def judge(path: Path, mutant: Mutant) -> None:
     [
         (("--operators", "typo"), "operators='typo' is unknown. Use some of: off_by_one"),
         (("--target", "nothing"), "target='nothing' is unknown"),
-        (("--sample", "0"), "--sample='0'"),
+        (("--sample", "-1"), "--sample='-1'"),
         (("--seconds", "soon"), "--seconds='soon'"),
         (("--like", "empty"), "has no mutants.jsonl with results"),
         (("--release", "1.2"), "belongs to no package with releases"),
