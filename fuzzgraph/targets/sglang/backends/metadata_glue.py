@@ -65,11 +65,29 @@ class _Glue(SglangTarget):
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
         self.about = f"{self.about}, also of metadata"
-        self.capabilities = self.capabilities.replace(max_dp_size=1, idle_alone=True)
+        verifies = "target_verify" in self.capabilities.modes
+        self.capabilities = self.capabilities.replace(
+            max_dp_size=1, idle_alone=True, ngram_drafts=verifies
+        )
+
+    def refused(self, config: EngineConfig) -> str | None:
+        return super().refused(config) or _refused_ngram_drafts(config)
 
     def modules(self) -> tuple[str, ...]:
         demand_release(_FROM, "captures no preparation of metadata", self.name)
         return super().modules()
+
+
+def _refused_ngram_drafts(config: EngineConfig) -> str | None:
+    """Why no server has n-gram speculation with the config; None if one has."""
+    if not config.ngram_drafts:
+        return None
+    if config.spec_topk > 1 and config.page_size > 1:
+        branches, pages = f"spec_topk={config.spec_topk}", f"page_size={config.page_size}"
+        return f"speculative_hook.py, _handle_ngram, refuses {branches} with {pages}"
+    if config.virtual_pages:
+        return "kv_cache_hook.py refuses n-gram speculation with virtual_pages"
+    return None
 
 
 class BackendGlueTarget(_Glue, BackendTarget):
@@ -106,8 +124,11 @@ class _GlueSession(DecodeSession):
 
     def _translate(self, batch: Batch) -> Any:
         """The engine's own batch, its mask in the backend's buffer, where EAGLE's worker writes it
-        if the batch fits (sglang eagle_worker_common.py, `verify_mask`); else a new tensor."""
+        if the batch fits (sglang eagle_worker_common.py, `verify_mask`); else, and from the n-gram
+        worker, a new tensor."""
         made = super()._translate(batch)
+        if self._config.ngram_drafts:
+            return made
         mask: Any = getattr(self.backend, "verify_mask", None)
         written = mask is not None and mask.is_read and mask.fits(batch.raw_bs)
         if written and made.spec_info is not None:
