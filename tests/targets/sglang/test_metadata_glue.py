@@ -142,9 +142,7 @@ def test_fa3_reads_behind_the_captured_mask_of_an_ngram_verify(
     target = "sglang-fa3-glue-verify"
     assert found(workers, version, trees(), target) == {("survives", "")}
     assert found(workers, version, trees(ngram_drafts=False), target) == set()
-    assert (
-        found(workers, version, trees(), f"{NGRAM}:fa3_without_captured_preparations") == set()
-    )
+    assert found(workers, version, trees(), f"{NGRAM}:fa3_without_captured_preparations") == set()
 
 
 @pytest.mark.sglang
