@@ -101,6 +101,7 @@ def _coherent(fields: Fields, can: Capabilities, pins: Pins = ()) -> EngineConfi
     _few_states(fields, can)
     _drafted_prompts(fields, can)
     _drafted_blocks(fields, can)
+    _ngram_drafts(fields, can)
     if "dp_size" not in dict(pins):
         _data_ranks(fields, can)
     if fields["draft_adapter"]:
@@ -191,6 +192,15 @@ def _drafted_blocks(fields: Fields, can: Capabilities) -> None:
     elif not fields["drafted_window"] and fields["max_context_len"] % 5 < 2:
         # No window is narrower than a block; contexts have room for some that are wider.
         fields["drafted_window"] = fields["draft_tokens"] + fields["max_context_len"] % 4
+
+
+def _ngram_drafts(fields: Fields, can: Capabilities) -> None:
+    """Drafts that no model makes in a third of the contexts, for a target that has them."""
+    others = fields["draft_adapter"] or fields["drafted_blocks"] != "none"
+    if not can.ngram_drafts or others or fields["modes"] != ("target_verify",):
+        fields["ngram_drafts"] = DIMENSIONS["ngram_drafts"].default
+    else:  # by a size that every case draws, so that both come as often as said
+        fields["ngram_drafts"] = fields["ngram_drafts"] or fields["max_context_len"] % 3 == 0
 
 
 def _data_ranks(fields: Fields, can: Capabilities) -> None:

@@ -159,6 +159,15 @@ def _check_drafted_blocks(config: EngineConfig) -> None:
             f"max_loras={config.max_loras}",
             "Change them, or drop it.",
         )
+    beside = config.draft_adapter or config.drafted_blocks != "none"
+    if config.ngram_drafts and (beside or config.modes != ("target_verify",)):
+        refuse(
+            "config.ngram_drafts",
+            True,
+            f"needs modes=['target_verify'] and no model that drafts; got {list(config.modes)}, "
+            f"draft_adapter={config.draft_adapter} and drafted_blocks={config.drafted_blocks!r}",
+            "Change them, or drop it.",
+        )
     if config.drafted_blocks == "none":
         if config.drafted_window:
             refuse(

@@ -319,6 +319,12 @@ class EngineConfig(Record, frozen=True, kw_only=True):
     )] = False
     """Whether a model drafts blocks by itself, with a LoRA adapter on all tokens of a row but the
     first. Where it verifies them no token has one."""
+    ngram_drafts: Annotated[bool, Dimension(
+        needs=Switch("ngram_drafts"), label="n-gram drafts", only_in=("target_verify",),
+        group="speculation"
+    )] = False
+    """Whether drafts are looked up by the last tokens in text that the engine has seen, and no
+    model drafts."""
     prefill_slots: Annotated[int, Dimension(
         bounds=(1, 4096), needs=Most("max_prefill_slots", 1, 8, one_is_none=True),
         label="prefill slots {}", only_in=("prefill",), group="features"

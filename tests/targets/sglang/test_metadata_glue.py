@@ -12,6 +12,7 @@ from tests.targets.sglang.hybrid_cases import NEWEST, found, step
 from tests.targets.sglang.released import Workers
 
 MUTANTS = "tests.targets.sglang.metadata_glue_mutants"
+NGRAM = "tests.targets.sglang.ngram_mutants"
 
 verify = partial(step, new=2, mode="target_verify")
 
@@ -27,6 +28,17 @@ VERIFIES = (
     verify((1, 21)),
     verify((0, 6), (1, 23), (2, 17)),
     verify((2, 19), (0, 31)),
+)
+
+
+three = partial(step, new=3, mode="target_verify")
+
+# Trees of a root and two drafts, in full graphs and a padded one.
+TREES = (
+    three((0, 5), (1, 20)),
+    three((1, 22)),
+    three((0, 6), (1, 24), (2, 17)),
+    three((2, 19), (0, 31)),
 )
 
 
@@ -86,6 +98,100 @@ def test_the_mask_of_a_verify_stays_that_of_the_captured_batch_on_aiter(workers:
 def test_a_verify_of_more_rows_than_graphs_have_gets_a_mask_of_its_own(workers: Workers) -> None:
     of = case(verify(*((request, 28) for request in range(5))), verify((0, 30), (5, 9)))
     assert found(workers, NEWEST, of, "sglang-triton-glue-verify") == set()
+
+
+def trees(*steps: ReplayStep, **settings: int) -> Case:
+    branches = {"spec_topk": 2, "spec_steps": 2, "draft_tokens": 3}
+    return case(*(steps or TREES), **{"ngram_drafts": True, **branches, **settings})  # type: ignore[arg-type]
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["fa3", "flashmla", "nsa", "trtllm-mha", "trtllm-mla"])
+def test_a_backend_that_reads_no_mask_verifies_chains_of_ngram_drafts(
+    workers: Workers, backend: str
+) -> None:
+    target = f"sglang-{backend}-glue-verify"
+    attention = open_target(target).capabilities.attentions[0]
+    latent = {"attention": "mla", "head_dim": 16, "v_head_dim": 8} if attention == "mla" else {}
+    of = case(*VERIFIES, page_size=least_page(target), ngram_drafts=True, **latent)  # type: ignore[arg-type]
+    assert found(workers, NEWEST, of, target) == set()
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize("version", ["0.5.19", NEWEST])
+def test_the_mask_of_an_ngram_verify_stays_that_of_the_captured_batch_on_triton(
+    workers: Workers, version: str
+) -> None:
+    """Open in 0.5.23; see reports/findings/sglang-glue-frozen-inputs.md."""
+    target = "sglang-triton-glue-verify"
+    assert found(workers, version, trees(), target) == {("computes", "attention")}
+    assert found(workers, version, trees(ngram_drafts=False), target) == set()
+    without = f"{NGRAM}:triton_without_captured_preparations"
+    assert found(workers, version, trees(), without) == set()
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize("version", ["0.5.19", NEWEST])
+def test_fa3_reads_behind_the_captured_mask_of_an_ngram_verify(
+    workers: Workers, version: str
+) -> None:
+    """Open in 0.5.23; see reports/findings/sglang-glue-frozen-inputs.md."""
+    target = "sglang-fa3-glue-verify"
+    assert found(workers, version, trees(), target) == {("survives", "")}
+    assert found(workers, version, trees(ngram_drafts=False), target) == set()
+    assert found(workers, version, trees(), f"{NGRAM}:fa3_without_captured_preparations") == set()
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["fa3", "triton"])
+def test_ngram_masks_written_in_place_are_those_of_each_batch(
+    workers: Workers, backend: str
+) -> None:
+    assert found(workers, NEWEST, trees(), f"{NGRAM}:{backend}_repaired") == set()
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("planted", "named"),
+    [
+        ("offsets_of_masks_without_drafts", ("metadata", "mask_indptr")),
+        ("mask_of_the_first_cells_alone", ("computes", "attention")),
+        ("captured_without_a_mask", ("computes", "attention")),
+        ("one_query_for_each_branch", ("metadata", "qo_indptr")),
+        ("each_draft_sees_all", ("computes", "attention")),
+        ("cells_of_padding_begin_too_early", ("computes", "attention")),
+        ("drafts_in_the_order_of_their_slots", ("metadata", "page_table")),
+    ],
+)
+def test_a_planted_bug_of_an_ngram_verify_is_found(
+    workers: Workers, planted: str, named: tuple[str, str]
+) -> None:
+    assert named in found(workers, NEWEST, trees(), f"{NGRAM}:{planted}")
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"page_size": 16}, "_handle_ngram, refuses spec_topk=2 with page_size=16"),
+        ({"swa_window": 4, "virtual_pages": True, "spec_topk": 1}, "virtual_pages"),
+    ],
+)
+def test_what_no_server_with_ngram_speculation_has_is_refused(
+    settings: dict[str, int], reason: str
+) -> None:
+    config = trees(**settings).config
+    assert reason in (open_target("sglang-fa3-glue-verify").unsupported(config) or "")
+
+
+def test_only_verifies_behind_captured_preparations_draw_ngram_drafts() -> None:
+    assert open_target("sglang-aiter-glue-verify").capabilities.ngram_drafts
+    assert not open_target("sglang-aiter-glue").capabilities.ngram_drafts
+    assert not open_target("sglang-aiter-verify").capabilities.ngram_drafts
 
 
 @pytest.mark.sglang

@@ -55,7 +55,7 @@ _BACKENDS = {
 def target(name: str, backend: str, mode: Literal["decode", "target_verify"]) -> SglangTarget:
     """The target of a backend in one mode."""
     if backend == "triton":
-        return _TritonGlueTarget(name, mode)
+        return TritonGlueTarget(name, mode)
     return BackendGlueTarget(name, _BACKENDS[backend], mode)
 
 
@@ -65,11 +65,29 @@ class _Glue(SglangTarget):
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
         self.about = f"{self.about}, also of metadata"
-        self.capabilities = self.capabilities.replace(max_dp_size=1, idle_alone=True)
+        verifies = "target_verify" in self.capabilities.modes
+        self.capabilities = self.capabilities.replace(
+            max_dp_size=1, idle_alone=True, ngram_drafts=verifies
+        )
+
+    def refused(self, config: EngineConfig) -> str | None:
+        return super().refused(config) or _refused_ngram_drafts(config)
 
     def modules(self) -> tuple[str, ...]:
         demand_release(_FROM, "captures no preparation of metadata", self.name)
         return super().modules()
+
+
+def _refused_ngram_drafts(config: EngineConfig) -> str | None:
+    """Why no server has n-gram speculation with the config; None if one has."""
+    if not config.ngram_drafts:
+        return None
+    if config.spec_topk > 1 and config.page_size > 1:
+        branches, pages = f"spec_topk={config.spec_topk}", f"page_size={config.page_size}"
+        return f"speculative_hook.py, _handle_ngram, refuses {branches} with {pages}"
+    if config.virtual_pages:
+        return "kv_cache_hook.py refuses n-gram speculation with virtual_pages"
+    return None
 
 
 class BackendGlueTarget(_Glue, BackendTarget):
@@ -79,11 +97,11 @@ class BackendGlueTarget(_Glue, BackendTarget):
         return BackendGlueSession(config, graphs, self.backend)
 
 
-class _TritonGlueTarget(_Glue, TritonTarget):
+class TritonGlueTarget(_Glue, TritonTarget):
     """On the Triton backend."""
 
-    def open_session(self, config: EngineConfig, graphs: GraphEngine) -> _TritonGlueSession:
-        return _TritonGlueSession(config, graphs)
+    def open_session(self, config: EngineConfig, graphs: GraphEngine) -> TritonGlueSession:
+        return TritonGlueSession(config, graphs)
 
 
 class _GlueSession(DecodeSession):
@@ -105,10 +123,9 @@ class _GlueSession(DecodeSession):
             yield
 
     def _translate(self, batch: Batch) -> Any:
-        """The engine's own batch, its mask in the backend's buffer, where EAGLE's worker writes it
-        if the batch fits (sglang eagle_worker_common.py, `verify_mask`); else a new tensor."""
+        """The engine's own batch, its mask where the worker writes it."""
         made = super()._translate(batch)
-        mask: Any = getattr(self.backend, "verify_mask", None)
+        mask: Any = getattr(self.backend, "verify_mask", None) if self._writes_in_place else None
         written = mask is not None and mask.is_read and mask.fits(batch.raw_bs)
         if written and made.spec_info is not None:
             cells = made.spec_info.custom_mask
@@ -116,6 +133,13 @@ class _GlueSession(DecodeSession):
             mask.buffer[: len(cells)].copy_(cells)
             made.spec_info.custom_mask = mask.buffer
         return made
+
+    @property
+    def _writes_in_place(self) -> bool:
+        """Whether the worker writes a mask that fits into the backend's buffer, as EAGLE's does
+        (sglang eagle_worker_common.py, `verify_mask`); the n-gram worker makes a new tensor for
+        each step (ngram_worker.py, _prepare_for_speculative_decoding)."""
+        return not self._config.ngram_drafts
 
     def capture(self) -> None:
         super().capture()
@@ -142,7 +166,7 @@ class BackendGlueSession(_GlueSession, BackendSession):
     """Of a backend whose kernels are modelled."""
 
 
-class _TritonGlueSession(_GlueSession, TritonSession):
+class TritonGlueSession(_GlueSession, TritonSession):
     """Of the Triton backend."""
 
 

@@ -60,7 +60,8 @@ def forward_batch(batch: Batch, runner: ModelRunner) -> Any:
     # names device='cuda' in old releases); without any, the runner would capture all graphs anew.
     verifies = mode.is_target_verify() or (mode.is_idle() and not runner.spec_algorithm.is_none())
     spec = _verify_input(batch, runner, lens) if verifies else None
-    hidden = spec.capture_hidden_mode if spec else info.CaptureHiddenMode.NULL
+    # An n-gram worker has no model that reads hidden states, and does not say.
+    hidden = getattr(spec, "capture_hidden_mode", info.CaptureHiddenMode.NULL)
     values = {
         **decode_values(batch, runner, lens),
         "forward_mode": mode,
@@ -158,7 +159,20 @@ def _encoders(batch: Batch, runner: ModelRunner) -> dict[str, Any]:
     }
 
 
+def _ngram_input(batch: Batch, runner: ModelRunner, lens: IntArray) -> Any:
+    """As the n-gram worker makes one, its mask a new tensor in every step (sglang 0.5.23
+    ngram_worker.py, _prepare_for_speculative_decoding)."""
+    return engine_module("sglang.srt.speculative.ngram_info").NgramVerifyInput(
+        draft_token=_tensor(batch.input_ids, runner.device),
+        custom_mask=_tree_mask(batch, lens, runner.device),
+        positions=_tensor(batch.positions, runner.device),
+        draft_token_num=runner.server_args.speculative_num_draft_tokens,
+    )
+
+
 def _verify_input(batch: Batch, runner: ModelRunner, lens: IntArray) -> Any:
+    if runner.spec_algorithm.is_ngram():
+        return _ngram_input(batch, runner, lens)
     eagle = engine_module("sglang.srt.speculative.eagle_info").EagleVerifyInput
     hidden = engine_module("sglang.srt.model_executor.forward_batch_info").CaptureHiddenMode
     args = runner.server_args

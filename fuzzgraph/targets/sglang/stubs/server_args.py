@@ -87,7 +87,7 @@ class Configuration:
             values |= {"ep_size": config.attn_tp_size}
         if speculative:
             values |= {
-                "speculative_algorithm": "EAGLE",
+                "speculative_algorithm": "NGRAM" if config.ngram_drafts else "EAGLE",
                 # Without branches the two follow from each other, as the engine sees to.
                 "speculative_num_steps": config.draft_tokens - 1
                 if "draft_extend" in config.modes
