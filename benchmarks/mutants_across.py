@@ -198,7 +198,7 @@ def page(places: list[Place], logs: Logs, judged: Path | None) -> str:
     ground = next(iter(logs.values()))
     assert ground.sought is not None
     lines = [
-        f"# Mutants of {_setup(ground).engine} across all targets",
+        f"# Mutants across all targets, {_setup(ground).engine}",
         "",
         "One-line changes of lines that any target executes while it captures and prepares",
         "replays. Each runs on several of the targets that execute its line, until one finds it.",
