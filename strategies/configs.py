@@ -195,12 +195,19 @@ def _drafted_blocks(fields: Fields, can: Capabilities) -> None:
 
 
 def _ngram_drafts(fields: Fields, can: Capabilities) -> None:
-    """Drafts that no model makes in a third of the contexts, for a target that has them."""
+    """Drafts that no model makes in a third of the verifies, for a target that has them.
+
+    None are drawn beside virtual pages, and branches of them on pages of one token alone, which is
+    what most servers take; a pinned field stays for the target to judge.
+    """
     others = fields["draft_adapter"] or fields["drafted_blocks"] != "none"
+    refused = fields["virtual_pages"] or (fields["spec_topk"] > 1 and fields["page_size"] > 1)
     if not can.ngram_drafts or others or fields["modes"] != ("target_verify",):
         fields["ngram_drafts"] = DIMENSIONS["ngram_drafts"].default
-    else:  # by a size that every case draws, so that both come as often as said
-        fields["ngram_drafts"] = fields["ngram_drafts"] or fields["max_context_len"] % 3 == 0
+    elif not fields["ngram_drafts"] and not refused:
+        # By sizes that every case draws, so that both kinds come as often as said.
+        context, largest = fields["max_context_len"], fields["capture_bs"][-1]
+        fields["ngram_drafts"] = (context + largest) % 3 == 0
 
 
 def _data_ranks(fields: Fields, can: Capabilities) -> None:

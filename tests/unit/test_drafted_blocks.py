@@ -13,8 +13,8 @@ from fuzzgraph.layout import plan
 from fuzzgraph.reference import expected
 from fuzzgraph.reference.draft_model import draft_model_outputs
 from fuzzgraph.reference.geometry import drafted_start, queries_of
-from fuzzgraph.strategies import CI
-from fuzzgraph.strategies.configs import base_config
+from fuzzgraph.strategies import CI, DEFAULT
+from fuzzgraph.strategies.configs import base_config, swarm_config
 from fuzzgraph.world import PLACEHOLDER, Batch
 
 
@@ -78,6 +78,24 @@ def test_a_block_beside_what_bounds_its_keys_is_refused(beside: dict[str, Any]) 
     given = {"modes": ("target_verify",), "drafted_blocks": "whole", **beside}
     with pytest.raises(InvalidCase, match="draft"):
         validate(Case(schema_version=1, config=EngineConfig(**given), steps=()))
+
+
+@pytest.mark.parametrize(
+    "beside",
+    [{"modes": ("decode",)}, {"draft_adapter": True}, {"drafted_blocks": "causal"}],
+)
+def test_ngram_drafts_beside_a_model_that_drafts_are_refused(beside: dict[str, Any]) -> None:
+    given = {"modes": ("target_verify",), "ngram_drafts": True, **beside}
+    with pytest.raises(InvalidCase, match="ngram_drafts"):
+        validate(Case(schema_version=1, config=EngineConfig(**given), steps=()))
+
+
+def test_a_part_of_the_verifies_of_a_target_that_has_them_are_of_ngram_drafts() -> None:
+    can = Capabilities(modes=("target_verify",), ngram_drafts=True, max_spec_topk=2)
+    found = [swarm_config(can, DEFAULT, number) for number in range(100)]
+    assert 20 < sum(config.ngram_drafts for config in found) < 50
+    without = can.replace(ngram_drafts=False)
+    assert not any(swarm_config(without, DEFAULT, number).ngram_drafts for number in range(100))
 
 
 def test_targets_that_do_not_draft_blocks_draw_none() -> None:
