@@ -17,8 +17,6 @@ hand in the file JUDGED, as those of `fuzzgraph mutants` are (docs/mutants.md).
 from __future__ import annotations
 
 import argparse
-import ast
-import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -29,16 +27,19 @@ from pathlib import Path
 from pages import add_write, publish
 
 from fuzzgraph.errors import FuzzGraphError
-from fuzzgraph.mutants import judgements, log, run_mutants
-from fuzzgraph.mutants.drawing import Candidate, candidates, in_order
+from fuzzgraph.mutants import judgements, log, report, run_mutants
+from fuzzgraph.mutants.drawing import Candidate, candidates, digest, functions, in_order
 from fuzzgraph.mutants.log import Log
-from fuzzgraph.mutants.records import Mutant, Result
+from fuzzgraph.mutants.records import Mutant, Result, Sought
+from fuzzgraph.mutants.score import Score, Survivor, score
 from fuzzgraph.mutants.source import Source
 from fuzzgraph.open_target import engine_paths
 from fuzzgraph.run.spec import Setup
 from fuzzgraph.targets import open_target
 
 Logs = Mapping[Path, Log]
+_WHOLE = range(1, 1 << 30)
+"""Lines of a module."""
 
 
 @dataclass(frozen=True)
@@ -82,28 +83,24 @@ def drawn(logs: Logs, seed: int, count: int, each: int) -> list[Place]:
 
 def _folders(mutant: Mutant, path: str, logs: Logs, each: int) -> tuple[tuple[Path, ...], int]:
     """One target of each set of lines that targets execute in the function, then in the module."""
-    own = _extent(path, mutant.function)
     here = [
         (folder, lines)
         for folder, one in logs.items()
         if mutant.line in (lines := frozenset(_executed(one).get(mutant.module, ())))
     ]
-    here.sort(key=lambda row: _hash(mutant.id, row[0].name))
-    chosen: list[Path] = []
-    for part in (own, range(1, 1 << 30)):
-        seen = set()
-        kinds = Counter(frozenset(line for line in lines if line in part) for _, lines in here)
-        for folder, lines in sorted(here, key=lambda row: -kinds[_of(row[1], part)]):
-            kind = _of(lines, part)
-            if kind not in seen and folder not in chosen:
-                chosen.append(folder)
-            seen.add(kind)
-    chosen += [folder for folder, _ in here if folder not in chosen]
-    return tuple(chosen[:each]), len(here)
-
-
-def _of(lines: Iterable[int], part: range) -> frozenset[int]:
-    return frozenset(line for line in lines if line in part)
+    here.sort(key=lambda row: digest(mutant.id, row[0].name))
+    chosen: dict[Path, None] = {}
+    for part in (_lines_of(path, mutant), _WHOLE):
+        kinds = {
+            folder: frozenset(line for line in lines if line in part) for folder, lines in here
+        }
+        often = Counter(kinds.values())
+        first: dict[frozenset[int], Path] = {}
+        for folder in sorted(kinds, key=lambda folder: -often[kinds[folder]]):
+            first.setdefault(kinds[folder], folder)
+        chosen |= dict.fromkeys(first.values())
+    chosen |= dict.fromkeys(folder for folder, _ in here)
+    return tuple(chosen)[:each], len(here)
 
 
 @cache
@@ -111,16 +108,12 @@ def source_of(path: str) -> Source:
     return Source.read(path)
 
 
-@cache
-def _extent(path: str, name: str) -> range:
-    """Lines of a function, by the last part of its name."""
-    last = name.rpartition(".")[2]
-    found = [
-        range(node.lineno, (node.end_lineno or node.lineno) + 1)
-        for node in ast.walk(source_of(path).tree)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == last
-    ]
-    return found[0] if len(found) == 1 else range(1, 1 << 30)
+def _lines_of(path: str, mutant: Mutant) -> range:
+    """Of the function that is changed; a name that stands twice counts for the whole module."""
+    found = [one for name, one in functions(source_of(path).tree) if name == mutant.function]
+    if len(found) != 1:
+        return _WHOLE
+    return range(found[0].lineno, (found[0].end_lineno or found[0].lineno) + 1)
 
 
 def file_of(module: str, roots: Iterable[Path]) -> str | None:
@@ -149,98 +142,85 @@ def _run_one(folder: Path, places: list[Place], logs: Logs) -> None:
         for place in places
         if folder in place.folders
         and place.mutant.id not in mine.results
-        and outcome_of(place, logs)[0] not in ("found", "does_not_start")
+        and _in_all(place, logs)[0] not in ("found", "does_not_start")
     ]
-    if not wanted or mine.sought is None:
+    if not wanted:
         return
     try:
-        run_mutants(mine.sought, folder, named=wanted, progress=mine.add)
+        run_mutants(_sought(mine), folder, named=wanted, progress=mine.add)
     except FuzzGraphError as error:
         print(f"{folder.name}: {error}", flush=True)
         return
     print(f"{folder.name}: {len(wanted)} mutants", flush=True)
 
 
-def outcome_of(place: Place, logs: Logs) -> tuple[str, str]:
-    """What became of a mutant in all: found by one target, else survived; and the target."""
-    results = [(folder, logs[folder].results.get(place.mutant.id)) for folder in place.folders]
-    there = [(folder, one) for folder, one in results if one is not None]
+def _in_all(place: Place, logs: Logs) -> tuple[str, int]:
+    """What became of a mutant: found by one target, else survived; and which target, from 1."""
+    there = [(n, _result(place, folder, logs)) for n, folder in enumerate(place.folders, start=1)]
     for outcome in ("found", "survived", "failed", "does_not_start"):
-        for folder, one in there:
-            if one.outcome == outcome:
-                return outcome, folder.name
-    return "", ""
+        for number, one in there:
+            if one is not None and one.outcome == outcome:
+                return outcome, number
+    return "", 0
+
+
+def _result(place: Place, folder: Path, logs: Logs) -> Result | None:
+    return logs[folder].results.get(place.mutant.id)
+
+
+def merged(places: list[Place], logs: Logs) -> Log:
+    """A log with one result for each mutant, to be scored as that of one target is."""
+    first = next(iter(logs.values()))
+    whole = Log(sought=first.sought, ground=first.ground)
+    for place in places:
+        _, number = _in_all(place, logs)
+        one = _result(place, place.folders[number - 1], logs) if number else None
+        if one is not None:
+            whole.add(one)
+    return whole
 
 
 def page(places: list[Place], logs: Logs, judged: Path | None) -> str:
+    """The figures, the missing dimensions and the survivors; survivors get an entry in `judged`."""
     known = judgements.read(judged) if judged else {}
-    started, left, missing = 0, [], Counter[str]()
-    sums, tried = Counter[str](), Counter[int]()
-    for place in places:
-        outcome, _ = outcome_of(place, logs)
-        if outcome in ("", "does_not_start"):
-            continue
-        started += 1
-        if outcome == "found":
-            sums["found"] += 1
-            tried[_nth(place, logs)] += 1
-            continue
-        said = known.get(place.mutant.id)
-        kind = said.judgement if said else "unjudged"
-        sums[kind] += 1
-        left.append((place, kind, said.dimension if said else "", said.why if said else ""))
-        if said and said.dimension:
-            missing[said.dimension] += 1
+    of = score(merged(places, logs), known)
     if judged:
-        judgements.add_places(judged, [place.mutant for place, *_ in left], known)
-    able = started - sums["equivalent"]
-    counted = able - sums["unreachable"]
-    ground = next(iter(logs.values()))
-    assert ground.sought is not None
-    lines = [
-        f"# Mutants across all targets, {_setup(ground).engine}",
+        judgements.add_places(judged, [one.result.mutant for one in of.survivors], known)
+    outcomes = [_in_all(place, logs) for place in places]
+    later = sum(outcome == "found" and number > 1 for outcome, number in outcomes)
+    return "\n".join(_lines(of, len(logs), later, {one.mutant.id: one for one in places})) + "\n"
+
+
+def _lines(of: Score, targets: int, later: int, places: Mapping[str, Place]) -> list[str]:
+    survivors = sorted(of.survivors, key=lambda one: (one.judgement, one.result.mutant.id))
+    return [
+        f"# Mutants across all targets, {of.sought.setup.engine}",
         "",
         "One-line changes of lines that any target executes while it captures and prepares",
         "replays. Each runs on several of the targets that execute its line, until one finds it.",
         "Written by `python benchmarks/mutants_across.py`; the judgements are by hand.",
         "",
-        f"{started} started; found {sums['found']}; equivalent {sums['equivalent']}; unreachable "
-        f"{sums['unreachable']} ({_percent(sums['unreachable'], able)} of those that are not "
-        f"equivalent); holes {sums['hole']}; unjudged {sums['unjudged']}. Found of the reachable "
-        f"ones: {_percent(sums['found'], counted)}.",
+        f"{report.headline(of)}.",
         "",
-        f"{len(logs)} targets; seed {ground.sought.seed}; {ground.sought.seconds:g} processor "
-        "seconds for each mutant and target. Found by the first target that was tried: "
-        f"{tried[1]}; by a later one: {sums['found'] - tried[1]}.",
+        f"{targets} targets; seed {of.sought.seed}; {of.sought.seconds:g} processor seconds for "
+        f"each mutant and target. Found by the first target that was tried: {of.found - later}; by "
+        f"a later one: {later}.",
         "",
         "| missing dimension | mutants |",
         "|---|---|",
-        *(f"| {name} | {number} |" for name, number in missing.most_common()),
+        *(f"| {name} | {number} |" for name, number in of.dimensions.items()),
         "",
         "| survivor | change | targets that execute it | judgement | why |",
         "|---|---|---|---|---|",
-        *(_row(*one) for one in sorted(left, key=lambda row: (row[1], row[0].mutant.id))),
+        *(_row(one, places[one.result.mutant.id].executing) for one in survivors),
     ]
-    return "\n".join(lines) + "\n"
 
 
-def _row(place: Place, kind: str, dimension: str, why: str) -> str:
-    one = place.mutant
-    said = "; ".join(filter(None, (dimension, why))).replace("|", "\\|")
-    where = f"`{one.module}:{one.line}`"
-    return f"| {where} | {one.operator} | {place.executing} | {kind} | {said} |"
-
-
-def _nth(place: Place, logs: Logs) -> int:
-    for number, folder in enumerate(place.folders, start=1):
-        one: Result | None = logs[folder].results.get(place.mutant.id)
-        if one is not None and one.outcome == "found":
-            return number
-    return 0
-
-
-def _percent(part: int, whole: int) -> str:
-    return f"{100 * part / whole:.0f}%" if whole else "none"
+def _row(one: Survivor, executing: int) -> str:
+    mutant = one.result.mutant
+    said = "; ".join(filter(None, (one.dimension, one.why))).replace("|", "\\|")
+    where = f"`{mutant.module}:{mutant.line}`"
+    return f"| {where} | {mutant.operator} | {executing} | {one.judgement} | {said} |"
 
 
 def _executed(one: Log) -> Mapping[str, tuple[int, ...]]:
@@ -248,13 +228,13 @@ def _executed(one: Log) -> Mapping[str, tuple[int, ...]]:
     return one.ground.executed
 
 
-def _setup(one: Log) -> Setup:
+def _sought(one: Log) -> Sought:
     assert one.sought is not None
-    return one.sought.setup
+    return one.sought
 
 
-def _hash(*parts: str) -> str:
-    return hashlib.sha256("/".join(parts).encode()).hexdigest()
+def _setup(one: Log) -> Setup:
+    return _sought(one).setup
 
 
 def main() -> None:
@@ -269,9 +249,8 @@ def main() -> None:
     logs = read(options.folder)
     if not logs:
         parser.error(f"{options.folder}: no log below it. See above how each target learns.")
-    sought = next(iter(logs.values())).sought
-    assert sought is not None
-    places = drawn(logs, sought.seed, options.sample, options.each)
+    seed = _sought(next(iter(logs.values()))).seed
+    places = drawn(logs, seed, options.sample, options.each)
     run(places, logs, options.jobs)
     publish(page(places, logs, options.judged), options)
 

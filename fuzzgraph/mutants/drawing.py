@@ -40,7 +40,7 @@ def candidates(
     executed = frozenset(lines)
     chosen = [row for name, row in OPERATORS.items() if name in operators or not operators]
     seen = set()
-    for name, function in _functions(source.tree):
+    for name, function in functions(source.tree):
         scope = Scope(source, function)
         for node in _nodes(function, executed):
             for made in _of_node(module, name, node, scope, chosen):
@@ -56,7 +56,7 @@ def in_order(found: Iterable[Candidate], seed: int) -> list[Candidate]:
         by_line[one.mutant.module, one.mutant.line].append(one)
     ordered = []
     for (module, line), here in by_line.items():
-        place = _hash(seed, module, line)
+        place = digest(seed, module, line)
         ordered += [(rank, place, one) for rank, one in enumerate(_of_line(here, seed))]
     ordered.sort(key=lambda row: row[:2])
     return [one for _, _, one in ordered]
@@ -69,29 +69,30 @@ def _of_line(here: Sequence[Candidate], seed: int) -> list[Candidate]:
     for one in here:
         by_operator[one.mutant.operator].append(one)
     for operator, ones in by_operator.items():
-        ones.sort(key=lambda one: _hash(seed, one.mutant.id))
+        ones.sort(key=lambda one: digest(seed, one.mutant.id))
         for rank, one in enumerate(ones):
-            ranked.append(((rank, _hash(seed, one.mutant.line, operator)), one))
+            ranked.append(((rank, digest(seed, one.mutant.line, operator)), one))
     ranked.sort(key=lambda row: row[0])
     return [one for _, one in ranked]
 
 
-def _hash(*parts: object) -> str:
+def digest(*parts: object) -> str:
+    """Of some parts: an order that depends on them alone."""
     return hashlib.sha256("/".join(map(str, parts)).encode()).hexdigest()
 
 
-def _functions(
+def functions(
     node: ast.AST, prefix: str = ""
 ) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
     """Every function of a module with its qualified name, nested ones too."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
             yield prefix + child.name, child
-            yield from _functions(child, f"{prefix}{child.name}.<locals>.")
+            yield from functions(child, f"{prefix}{child.name}.<locals>.")
         elif isinstance(child, ast.ClassDef):
-            yield from _functions(child, f"{prefix}{child.name}.")
+            yield from functions(child, f"{prefix}{child.name}.")
         else:
-            yield from _functions(child, prefix)
+            yield from functions(child, prefix)
 
 
 def _nodes(
