@@ -17,6 +17,7 @@ from fuzzgraph.targets.sglang.backends.metadata_glue import (
     TritonGlueTarget,
 )
 from fuzzgraph.targets.sglang.backends.triton import TritonTarget
+from fuzzgraph.targets.sglang.decode_session import DecodeSession
 from fuzzgraph.targets.sglang.runners.base import RunnerDriver
 from fuzzgraph.targets.sglang.target import SglangTarget
 from tests.targets.sglang.changed_lines import change_line
@@ -29,23 +30,27 @@ def _unchanged(backend: Any, engine: Any) -> None:
     """The mask is written into the backend's buffer, and no more is changed."""
 
 
+def _repaired(session: type[DecodeSession], plant: Plant) -> Any:
+    """The sessions of a backend, with masks that the worker writes in place, and a change."""
+
+    class Repaired(session):  # type: ignore[misc, valid-type]
+        _writes_in_place = True
+
+        def _open_runner(self, graphs: GraphEngine) -> RunnerDriver:
+            driver: RunnerDriver = super()._open_runner(graphs)
+            plant(self.backend, driver._engine)
+            return driver
+
+    return Repaired
+
+
 class _TritonRepaired(TritonGlueTarget):
     def __init__(self, plant: Plant = _unchanged) -> None:
         super().__init__("sglang-triton-glue-verify", "target_verify")
         self._plant = plant
 
-    def open_session(self, config: EngineConfig, graphs: GraphEngine) -> TritonGlueSession:
-        plant = self._plant
-
-        class Repaired(TritonGlueSession):
-            _writes_in_place = True
-
-            def _open_runner(self, graphs: GraphEngine) -> RunnerDriver:
-                driver = super()._open_runner(graphs)
-                plant(self.backend, driver._engine)
-                return driver
-
-        return Repaired(config, graphs)
+    def open_session(self, config: EngineConfig, graphs: GraphEngine) -> Any:
+        return _repaired(TritonGlueSession, self._plant)(config, graphs)
 
 
 class _FA3Repaired(BackendGlueTarget):
@@ -53,18 +58,8 @@ class _FA3Repaired(BackendGlueTarget):
         super().__init__("sglang-fa3-glue-verify", FA3, "target_verify")
         self._plant = plant
 
-    def open_session(self, config: EngineConfig, graphs: GraphEngine) -> BackendGlueSession:
-        plant = self._plant
-
-        class Repaired(BackendGlueSession):
-            _writes_in_place = True
-
-            def _open_runner(self, graphs: GraphEngine) -> RunnerDriver:
-                driver = super()._open_runner(graphs)
-                plant(self.backend, driver._engine)
-                return driver
-
-        return Repaired(config, graphs, self.backend)
+    def open_session(self, config: EngineConfig, graphs: GraphEngine) -> Any:
+        return _repaired(BackendGlueSession, self._plant)(config, graphs, self.backend)
 
 
 def _offsets_of_masks_without_drafts(backend: Any, engine: Any) -> None:

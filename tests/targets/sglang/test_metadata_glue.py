@@ -54,6 +54,13 @@ def case(*steps: ReplayStep, page_size: int = 1, **settings: int) -> Case:
     return validate(Case(schema_version=1, config=config, steps=steps))
 
 
+def case_of(target: str, *steps: ReplayStep, **settings: int) -> Case:
+    """With the attention of the target and its smallest pages."""
+    if open_target(target).capabilities.attentions[0] == "mla":
+        settings |= {"attention": "mla", "head_dim": 16, "v_head_dim": 8}  # type: ignore[dict-item]
+    return case(*steps, page_size=least_page(target), **settings)
+
+
 def least_page(target: str) -> int:
     return int(min(open_target(target).capabilities.page_sizes))
 
@@ -71,10 +78,7 @@ RUNS = [
 def test_a_captured_preparation_serves_every_batch_that_fills_its_graph(
     workers: Workers, target: str, steps: tuple[ReplayStep, ...]
 ) -> None:
-    attention = open_target(target).capabilities.attentions[0]
-    latent = {"attention": "mla", "head_dim": 16, "v_head_dim": 8} if attention == "mla" else {}
-    of = case(*steps, page_size=least_page(target), **latent)  # type: ignore[arg-type]
-    assert found(workers, NEWEST, of, target) == set()
+    assert found(workers, NEWEST, case_of(target, *steps), target) == set()
 
 
 @pytest.mark.sglang
@@ -112,9 +116,7 @@ def test_a_backend_that_reads_no_mask_verifies_chains_of_ngram_drafts(
     workers: Workers, backend: str
 ) -> None:
     target = f"sglang-{backend}-glue-verify"
-    attention = open_target(target).capabilities.attentions[0]
-    latent = {"attention": "mla", "head_dim": 16, "v_head_dim": 8} if attention == "mla" else {}
-    of = case(*VERIFIES, page_size=least_page(target), ngram_drafts=True, **latent)  # type: ignore[arg-type]
+    of = case_of(target, *VERIFIES, ngram_drafts=True)
     assert found(workers, NEWEST, of, target) == set()
 
 
