@@ -345,14 +345,15 @@ def _check_experts(config: EngineConfig) -> None:
 
 
 def _check_decode_only(config: EngineConfig) -> None:
-    """Features that exist in decode alone, or in verifies of a chain too."""
+    """Features that exist in decode alone, or in prefills or verifies of a chain too."""
     if config.modes == ("decode",):
         return
-    if config.recurrent_state and (config.modes != ("target_verify",) or config.spec_topk > 1):
+    alone = config.modes in (("prefill",), ("target_verify",)) and config.spec_topk == 1
+    if config.recurrent_state and not alone:
         refuse(
             "config.recurrent_state",
             True,
-            "needs modes=['decode'], or ['target_verify'] with spec_topk=1; got "
+            "needs modes=['decode'], ['prefill'], or ['target_verify'] with spec_topk=1; got "
             f"{list(config.modes)} and spec_topk={config.spec_topk}",
             "Drop one of them.",
         )

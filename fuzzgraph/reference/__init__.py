@@ -112,7 +112,7 @@ def yardstick(batch: Batch, config: EngineConfig) -> dict[str, torch.Tensor]:
     layers, _ = _layers(batch, config, DTYPES[config.dtype])
     outputs = layers | _behind_attention(layers["attention"], batch, config)
     if config.recurrent_state:
-        outputs |= _matrix_outputs(batch, config, torch.float32)
+        outputs |= _matrix_outputs(batch, config, DTYPES[config.dtype])
     if (config.max_loras or config.draft_adapter) and batch.mode != "draft":
         outputs[ADAPTED] = adapted_outputs(batch, DTYPES[config.dtype])
     if config.num_experts and batch.mode != "draft":

@@ -33,7 +33,9 @@ _OF_TOKENS = {
 }
 """Columns of what a layer with recurrent state shows of each token."""
 RECURRENCES = ("state", *_OF_TOKENS)
-"""Outputs of layers with recurrent state, which compute in float32 whatever the model's dtype."""
+"""Outputs of layers with recurrent state."""
+_WIDE = ("state", "recurrent")
+"""Those in float32 whatever the model's dtype."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,7 @@ class Rounding:
 
 def rounding_of(name: str, config: EngineConfig) -> Rounding:
     """How an output rounds."""
-    dtype = torch.float32 if name in RECURRENCES else DTYPES[config.dtype]
+    dtype = torch.float32 if name in _WIDE else DTYPES[config.dtype]
     if name == EXPERTS:
         return Rounding(dtype, absolute=expert_coarseness(dtype))
     return Rounding(dtype, *coarseness(name, config))

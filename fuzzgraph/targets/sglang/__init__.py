@@ -85,6 +85,7 @@ TARGETS = (
     _row("flashinfer-cross", "backends.flashinfer", "cross_target", mode="decode"),
     _row("flashinfer-mla", "backends.flashinfer_mla", "target", mode="decode"),
     _row("flashmla", "backends.flashmla", "target", mode="decode"),
+    _row("gdn-prefill", "runners.hybrid_prefill", "DeltaNetPrefillTarget", releases="0.5.13 on"),
     _row("gdn", "backends.gdn", "DeltaNetTarget", mode="decode"),
     _row("gdn-verify", "backends.gdn", "DeltaNetTarget", mode="target_verify"),
     _row("kda", "backends.kda", "ChannelDecayTarget", mode="decode", releases="0.5.10 on"),

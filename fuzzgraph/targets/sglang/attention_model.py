@@ -263,7 +263,11 @@ class Body(torch.nn.Module):
         super().__init__()
         # The engine walks its modules and their layers; parameters it finds none.
         self.attention = self.kind(config, device)
-        self.layers = [Stub(self_attn=Stub(attn=layer)) for layer in self.attention.layers]
+
+    @property
+    def layers(self) -> list[Stub]:
+        """Where an engine finds the layers of a model."""
+        return [Stub(self_attn=Stub(attn=layer)) for layer in self.attention.layers]
 
     def forward(
         self,
@@ -280,9 +284,10 @@ class PrefillModel:
     """A body where prefill runners look for it; its output takes the place of logits."""
 
     shared_experts_config = None
+    body_class: type[Body] = Body
 
     def __init__(self, config: EngineConfig, device: torch.device) -> None:
-        self.model = Body(config, device)
+        self.model = self.body_class(config, device)
 
     def forward(
         self, input_ids: torch.Tensor, positions: torch.Tensor, forward_batch: Any, **_: Any

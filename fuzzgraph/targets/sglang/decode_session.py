@@ -17,6 +17,7 @@ from fuzzgraph.ports import GraphEngine, GroupPools, Pools
 from fuzzgraph.row_mixing import mixed_outputs
 from fuzzgraph.targets.sglang.attention_model import (
     AttentionModel,
+    PrefillModel,
     in_forward_context,
     outputs_in,
 )
@@ -85,10 +86,13 @@ def judged_pools(runner: ModelRunner) -> Pools:
 
 def judged_states(runner: ModelRunner) -> dict[str, Any]:
     """Fields of `Pools` with recurrent states, where the model has such layers."""
-    if not isinstance(runner.model, HybridModel):
+    model = runner.model
+    if isinstance(model, PrefillModel):
+        model = model.model.attention
+    if not isinstance(model, HybridModel):
         return {}
     # A slot is cleared when it is given out (MambaPool.alloc up to 0.5.10; clear_slots since).
-    states = runner.model.kept_states(runner.req_to_token_pool.mamba_pool.mamba_cache)
+    states = model.kept_states(runner.req_to_token_pool.mamba_pool.mamba_cache)
     return {**states, "states_committed": True}
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.content import STATE_WIDTH, content_for
+from fuzzgraph.content import DTYPES, STATE_WIDTH, content_for
 from fuzzgraph.recurrent_layers import delta_rule
 from fuzzgraph.targets.offline.demands import demand_instance, demand_lookup, demand_rows
 from fuzzgraph.targets.sglang.attention_model import FORWARD
@@ -49,9 +49,12 @@ class DeltaNetModel(HybridModel):
         def on_device(weight: torch.Tensor) -> torch.Tensor:
             return torch.empty_like(weight, device=device).copy_(weight)
 
-        self.token_inputs = on_device(delta_rule.delta_token_inputs(content_for(config)))
-        self.position_inputs = on_device(delta_rule.delta_position_inputs())
-        self.gates = on_device(delta_rule.delta_gates())
+        def of_model(weight: torch.Tensor) -> torch.Tensor:
+            return on_device(weight.to(DTYPES[config.dtype]))  # float16 holds them as they are
+
+        self.token_inputs = of_model(delta_rule.delta_token_inputs(content_for(config)))
+        self.position_inputs = of_model(delta_rule.delta_position_inputs())
+        self.gates = of_model(delta_rule.delta_gates())
         keys = dict(num_q_heads=delta_rule.KEY_HEADS, num_k_heads=delta_rule.KEY_HEADS)
         self.recurrent = engine_module(LAYER).RadixLinearAttention(
             layer_id=RECURRENT_LAYER,
@@ -59,7 +62,7 @@ class DeltaNetModel(HybridModel):
             head_q_dim=delta_rule.POSITIONS,
             head_k_dim=delta_rule.POSITIONS,
             head_v_dim=delta_rule.HEAD_WIDTH,
-            conv_weights=on_device(delta_rule.delta_conv_weights()),
+            conv_weights=of_model(delta_rule.delta_conv_weights()),
             A_log=on_device(torch.full((delta_rule.HEADS,), delta_rule.A_LOG)),
             dt_bias=on_device(torch.full((delta_rule.HEADS,), delta_rule.DT_BIAS)),
             **keys,

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.targets.sglang.attention_model import AttentionModel, Rope, Written
+from fuzzgraph.targets.sglang.attention_model import AttentionModel, Rope, Written, outputs_in
 from fuzzgraph.world import Batch
 
 COMPUTED = "what the recurrent layer computed"
@@ -21,7 +21,14 @@ class HybridModel(AttentionModel):
         super().__init__(config, device, rope)
         self.described = self.describe(config)
         self._slots: torch.Tensor | None = None
+        self.recurrent: Any = None
+        """The engine's recurrent layer, once it is open."""
         self._device = device
+
+    @property
+    def layers(self) -> tuple[Any, ...]:
+        """The recurrent layer, which is numbered first, and the one of attention."""
+        return (self.recurrent, self.layer)
 
     @staticmethod
     def describe(config: EngineConfig) -> Any:
@@ -69,3 +76,17 @@ class HybridModel(AttentionModel):
         attended = super().attend(input_ids, positions, forward_batch)
         read = self._recur(input_ids, positions, forward_batch)
         return torch.cat((attended, read.to(attended.dtype)), dim=-1)
+
+
+def split_recurrent(
+    handed_out: Any, config: EngineConfig, output: str, columns: int
+) -> dict[str, torch.Tensor]:
+    """Copies of the outputs in what such a model gave a runner, by name.
+
+    Args:
+        output: what the recurrent layer's output is called.
+        columns: of that output.
+    """
+    shown = handed_out.next_token_logits
+    attended = type(handed_out)(next_token_logits=shown[:, :-columns].contiguous())
+    return {**outputs_in(attended, config), output: shown[:, -columns:].clone()}

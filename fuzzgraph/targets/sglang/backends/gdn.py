@@ -9,7 +9,7 @@ layer and its norm.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -23,7 +23,7 @@ from fuzzgraph.ports import GraphEngine
 from fuzzgraph.recurrent_layers.delta_rule import POSITIONS
 from fuzzgraph.targets.offline import fields as common
 from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu, tensors_claim_cuda
-from fuzzgraph.targets.sglang.attention_model import AttentionModel, outputs_in
+from fuzzgraph.targets.sglang.attention_model import AttentionModel
 from fuzzgraph.targets.sglang.backends.triton import (
     OF_ONE_RANK,
     TritonSession,
@@ -31,7 +31,7 @@ from fuzzgraph.targets.sglang.backends.triton import (
     triton_backend,
 )
 from fuzzgraph.targets.sglang.delta_net_model import LAYER, DeltaNetModel
-from fuzzgraph.targets.sglang.hybrid_model import HybridModel
+from fuzzgraph.targets.sglang.hybrid_model import HybridModel, split_recurrent
 from fuzzgraph.targets.sglang.release import (
     SGLANG,
     demand_release,
@@ -63,6 +63,19 @@ _ASSERTS_GPU = (
 )
 
 
+def hybrid_backend(runner: ModelRunner, model: HybridModel) -> Any:
+    """The release's own backend of both kinds of layers on `runner`; opens the recurrent one."""
+    full = triton_backend(runner)
+    with cuda_on_cpu():
+        hybrid = engine_module(_REGISTRY).attn_backend_wrapper(runner, full)
+    recurrent = hybrid.linear_attn_backend
+    if hasattr(recurrent, "_fused_state_indices_ok"):  # on a GPU, with this pool
+        recurrent._fused_state_indices_ok = True
+    model.open_layer()
+    model.use_slots(runner.req_to_token_pool.req_index_to_mamba_index_mapping)
+    return hybrid
+
+
 class DeltaNetSession(TritonSession):
     """One hybrid backend and one decode runner with its captured graphs."""
 
@@ -92,16 +105,8 @@ class DeltaNetSession(TritonSession):
         )
 
     def _open_backend(self, runner: ModelRunner) -> Any:
-        full = triton_backend(runner)
-        with cuda_on_cpu():
-            hybrid = engine_module(_REGISTRY).attn_backend_wrapper(runner, full)
-        recurrent = hybrid.linear_attn_backend
-        if hasattr(recurrent, "_fused_state_indices_ok"):  # on a GPU, with this pool
-            recurrent._fused_state_indices_ok = True
         assert isinstance(runner.model, HybridModel)
-        runner.model.open_layer()
-        runner.model.use_slots(runner.req_to_token_pool.req_index_to_mamba_index_mapping)
-        return hybrid
+        return hybrid_backend(runner, runner.model)
 
     @property
     def _triton(self) -> Any:
@@ -154,10 +159,7 @@ class DeltaNetSession(TritonSession):
         return (*super().promised_outputs(mode), self.output)
 
     def shown_outputs(self) -> dict[str, torch.Tensor]:
-        shown = self._outputs.next_token_logits
-        attended = type(self._outputs)(next_token_logits=shown[:, : -self.columns].contiguous())
-        found = outputs_in(attended, self._config)
-        return {**found, self.output: shown[:, -self.columns :].clone()}
+        return split_recurrent(self._outputs, self._config, self.output, self.columns)
 
 
 class DeltaNetTarget(TritonTarget):
@@ -214,11 +216,19 @@ class DeltaNetTarget(TritonTarget):
     def load(self) -> None:
         keep_workspaces_small(**SETTINGS)
         super().load()
-        with cuda_on_cpu():
-            modules = (*self.recurrent_modules, _HYBRID, GDN_BACKEND, _REGISTRY)
-            SGLANG.load(*filter(has_module, modules))
-        if not torch.cuda.is_available():
-            _run_without_a_gpu()
+        load_recurrent(self.recurrent_modules)
+
+
+def load_recurrent(modules: Iterable[str]) -> None:
+    """Load what a recurrent layer needs beside attention, as a server with CUDA does.
+
+    Args:
+        modules: of the release, where the layer and its description lie.
+    """
+    with cuda_on_cpu():
+        SGLANG.load(*filter(has_module, (*modules, _HYBRID, GDN_BACKEND, _REGISTRY)))
+    if not torch.cuda.is_available():
+        _run_without_a_gpu()
 
 
 def _run_without_a_gpu() -> None:

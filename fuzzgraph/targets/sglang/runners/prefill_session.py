@@ -128,19 +128,20 @@ class PrefillSession(RunnerSession):
         if config.attn_tp_size > 1:
             load_ranks()
         with self.engine_runs():
+            model = with_images(self.model) if config.image_len else self.model
+            self._model = model(config, graphs.device)
+            self._attention = self._model.model.attention
             runner = model_runner(
                 config,
                 graphs.device,
                 backend=self.attention,
                 prefill=kind.name,
+                hybrid=getattr(self._attention, "described", None),
                 arguments=self.arguments,
             )
-            self._model_runner = runner
-            model = with_images(self.model) if config.image_len else self.model
-            runner.model = self._model = model(config, graphs.device)
+            self._model_runner, runner.model = runner, self._model
             runner.attn_backend = self.backend = self._open_backend(runner)
             self.watch(self.backend, graphs)
-            self._attention = self._model.model.attention
             self._attention.use(runner.token_to_kv_pool, runner.token_to_kv_pool_allocator)
             self.runner = PrefillRunnerDriver(kind, runner, config, graphs, self.remember)
         self.pools = judged_pools(runner)
@@ -164,6 +165,11 @@ class PrefillSession(RunnerSession):
 
     def _open_backend(self, runner: ModelRunner) -> Any:
         return triton_backend(runner)
+
+    @property
+    def _triton(self) -> Any:
+        """The backend of attention."""
+        return self.backend
 
     # The session
 
@@ -297,7 +303,7 @@ class PrefillSession(RunnerSession):
         return of_requests | self._attention_metadata()
 
     def plan(self) -> dict[str, object]:
-        return {"max_extend_len": int(self.backend.forward_metadata.max_extend_len)}
+        return {"max_extend_len": int(self._triton.forward_metadata.max_extend_len)}
 
     def shown_outputs(self) -> dict[str, torch.Tensor]:
         """The engine has cut off what it padded to a bucket.
@@ -307,7 +313,7 @@ class PrefillSession(RunnerSession):
         return outputs_in(self._outputs, self._config)
 
     def _attention_metadata(self) -> dict[str, torch.Tensor]:
-        metadata = self.backend.forward_metadata
+        metadata = self._triton.forward_metadata
         found = {name: getattr(metadata, name) for name in ("qo_indptr", "kv_indptr")}
         found["qo_indptr"] = found["qo_indptr"].int()  # int64 by design, the kernels take either
         found["kv_indices"] = metadata.kv_indices[: found["kv_indptr"][-1]]

@@ -1,0 +1,132 @@
+"""Target `sglang-gdn-prefill`: breakable prefill graphs of a model with a recurrent layer.
+
+The release's own runner, `HybridLinearAttnBackend` and pools, one `RadixLinearAttention` and one
+`RadixAttention` layer, each of which breaks a graph: at both breaks kernels run anew, those that
+convolve, recur in chunks and leave states among them. Outputs of both layers, states, buffers and
+metadata are judged.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from fuzzgraph.case import EngineConfig, Mode
+from fuzzgraph.content import STATE_WIDTH
+from fuzzgraph.errors import NotInRelease
+from fuzzgraph.observation import Field
+from fuzzgraph.ports import GraphEngine
+from fuzzgraph.recurrent_layers.delta_rule import POSITIONS
+from fuzzgraph.targets.offline import fields as common
+from fuzzgraph.targets.sglang.attention_model import Body, PrefillModel
+from fuzzgraph.targets.sglang.backends.gdn import hybrid_backend, load_recurrent
+from fuzzgraph.targets.sglang.backends.triton import OF_ONE_RANK
+from fuzzgraph.targets.sglang.delta_net_model import LAYER, DeltaNetModel
+from fuzzgraph.targets.sglang.hybrid_model import HybridModel, split_recurrent
+from fuzzgraph.targets.sglang.release import has_module
+from fuzzgraph.targets.sglang.runners.prefill import PrefillTarget
+from fuzzgraph.targets.sglang.runners.prefill_cuda_graph_runner import BREAKABLE
+from fuzzgraph.targets.sglang.runners.prefill_session import PrefillSession
+from fuzzgraph.targets.sglang.stubs.hybrid_pools import QWEN, SETTINGS
+from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
+from fuzzgraph.targets.sglang.stubs.workspaces import keep_workspaces_small
+from fuzzgraph.world import Batch
+
+_STATES = "sglang hybrid_linear_attn_backend.py _forward_metadata: the slot of each request's row"
+_ENDS = "sglang hybrid_linear_attn_backend.py _forward_metadata: extend_start_loc and the last end"
+
+
+class _DeltaNetBody(Body):
+    kind = DeltaNetModel
+
+
+class DeltaNetPrefillModel(PrefillModel):
+    """A gated delta net and attention, where prefill runners look for a body."""
+
+    body_class = _DeltaNetBody
+
+
+class DeltaNetPrefillSession(PrefillSession):
+    """An opened runner on Triton attention and the engine's recurrent backend."""
+
+    model = DeltaNetPrefillModel
+    output = "gated_delta"
+    """What the recurrent layer's output is called."""
+    columns = STATE_WIDTH
+    """Of that output."""
+
+    @staticmethod
+    def declared(config: EngineConfig) -> tuple[Field, ...]:
+        return (
+            *PrefillSession.declared(config),
+            Field("state_indices", "requests", "state", common.FREE, source=_STATES),
+            common.offsets(
+                "query_start_loc", repeats="new_lens", padding=common.FREE, source=_ENDS
+            ),
+        )
+
+    def _open_backend(self, runner: ModelRunner) -> Any:
+        assert isinstance(self._attention, HybridModel)
+        return hybrid_backend(runner, self._attention)
+
+    @property
+    def _triton(self) -> Any:
+        return self.backend.full_attn_backend
+
+    def _attention_metadata(self) -> dict[str, torch.Tensor]:
+        metadata = self.backend.linear_attn_backend.forward_metadata
+        return {
+            **super()._attention_metadata(),
+            "state_indices": metadata.mamba_cache_indices.clone(),
+            "query_start_loc": metadata.query_start_loc.clone(),
+        }
+
+    def promised_outputs(self, mode: Mode) -> tuple[str, ...]:
+        return () if mode == "idle" else (*super().promised_outputs(mode), self.output)
+
+    def shown_outputs(self) -> dict[str, torch.Tensor]:
+        return split_recurrent(self._outputs, self._config, self.output, self.columns)
+
+
+class DeltaNetPrefillTarget(PrefillTarget):
+    """Breakable prefill graphs with gated delta nets on the release that this process holds."""
+
+    layer = "gated delta net"
+    """What the recurrent layer is called."""
+    session: type[DeltaNetPrefillSession] = DeltaNetPrefillSession
+    recurrent_modules: tuple[str, ...] = (QWEN, LAYER)
+    """Of the release, where the recurrent layer and its description lie."""
+    positions = POSITIONS
+    """That the recurrent layer tells apart."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, BREAKABLE.name)
+        self.about = f"breakable prefill graphs, {self.layer} beside Triton attention"
+        stood_in = "projections and norm of the recurrent layer"
+        self.also_stood_in_for = (*self.also_stood_in_for, stood_in)
+        self.capabilities = self.capabilities.replace(
+            dtypes=("float16",),  # chunks of the delta rule are not computed in float32
+            max_context_len=self.positions,
+            images=False,
+            max_tp_size=1,
+            row_mixings=("none",),
+            recurrent_state=True,
+            recurrent_only=True,
+        )
+
+    def refused(self, config: EngineConfig) -> str | None:
+        if not config.recurrent_state:
+            return "the model has a recurrent layer: recurrent_state must be true"
+        if config.max_context_len > self.positions:
+            longest = f"max_context_len={config.max_context_len}"
+            return f"{longest} is more than the {self.positions} positions that have a key"
+        return super().refused(config)
+
+    def open_session(self, config: EngineConfig, graphs: GraphEngine) -> DeltaNetPrefillSession:
+        return self.session(config, graphs, BREAKABLE)
+
+    def load(self) -> None:
+        keep_workspaces_small(**SETTINGS)
+        super().load()
+        load_recurrent(self.recurrent_modules)
