@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.content import content_for
+from fuzzgraph.content import DTYPES, content_for
 from fuzzgraph.recurrent_layers import channel_decay
 from fuzzgraph.recurrent_layers.channel_decay import (
     CHANNEL_EPSILON,
@@ -24,7 +24,7 @@ from fuzzgraph.targets.offline.demands import demand_instance, demand_lookup, de
 from fuzzgraph.targets.sglang.attention_model import FORWARD
 from fuzzgraph.targets.sglang.delta_net_model import LAYER, normed
 from fuzzgraph.targets.sglang.hybrid_model import COMPUTED, HybridModel
-from fuzzgraph.targets.sglang.release import engine_module
+from fuzzgraph.targets.sglang.release import engine_module, is_before
 from fuzzgraph.targets.sglang.stubs.hybrid_pools import RECURRENT_LAYER, described_kimi
 
 
@@ -41,10 +41,13 @@ class ChannelDecayModel(HybridModel):
         def on_device(weight: torch.Tensor) -> torch.Tensor:
             return torch.empty_like(weight, device=device).copy_(weight)
 
-        self.token_inputs = on_device(channel_decay.channel_token_inputs(content_for(config)))
-        self.position_inputs = on_device(channel_decay.channel_position_inputs())
-        self.gates = on_device(channel_decay.channel_gates())
-        self.betas = on_device(channel_decay.channel_betas())
+        def of_model(weight: torch.Tensor) -> torch.Tensor:
+            return on_device(weight.to(DTYPES[config.dtype]))  # float16 holds them as they are
+
+        self.token_inputs = of_model(channel_decay.channel_token_inputs(content_for(config)))
+        self.position_inputs = of_model(channel_decay.channel_position_inputs())
+        self.gates = of_model(channel_decay.channel_gates())
+        self.betas = of_model(channel_decay.channel_betas())
         self.recurrent = engine_module(LAYER).RadixLinearAttention(
             layer_id=RECURRENT_LAYER,
             num_q_heads=CHANNEL_HEADS,
@@ -53,7 +56,7 @@ class ChannelDecayModel(HybridModel):
             head_q_dim=CHANNELS,
             head_k_dim=CHANNELS,
             head_v_dim=CHANNELS,
-            conv_weights=on_device(channel_decay.channel_conv_weights()),
+            conv_weights=of_model(channel_decay.channel_conv_weights()),
             A_log=on_device(torch.zeros(1, 1, CHANNEL_HEADS, 1)),
             dt_bias=on_device(torch.zeros(CHANNEL_OUTPUT)),
         )
@@ -67,8 +70,13 @@ class ChannelDecayModel(HybridModel):
             for table in (self.token_inputs, self.gates, self.betas)
         )
         places = demand_lookup(self.position_inputs, positions, "positions", FORWARD)
-        # Decodes and verifies hand over gates as rows, and betas with a dimension before them
-        # (sglang kimi_linear.py, KimiDeltaAttention.forward).
+        # Decodes and verifies hand over gates as rows, prompts by heads, and all of them betas with
+        # a dimension before them; up to 0.5.21 prompts after the sigmoid (sglang kimi_linear.py,
+        # KimiDeltaAttention.forward).
+        mode = forward_batch.forward_mode
+        if not mode.is_decode() and not mode.is_target_verify():
+            gates = gates.unflatten(-1, (CHANNEL_HEADS, CHANNELS))[None]
+            betas = betas.float().sigmoid() if is_before((0, 5, 22)) else betas
         read = self.recurrent(
             forward_batch=forward_batch, mixed_qkv=tokens + places, a=gates, b=betas[None]
         )

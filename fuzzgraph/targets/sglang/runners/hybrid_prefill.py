@@ -8,6 +8,7 @@ metadata are judged.
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import torch
@@ -17,19 +18,22 @@ from fuzzgraph.content import STATE_WIDTH
 from fuzzgraph.errors import NotInRelease
 from fuzzgraph.observation import Field
 from fuzzgraph.ports import GraphEngine
+from fuzzgraph.recurrent_layers.channel_decay import CHANNEL_OUTPUT, CHANNELS
 from fuzzgraph.recurrent_layers.delta_rule import POSITIONS
 from fuzzgraph.targets.offline import fields as common
 from fuzzgraph.targets.sglang.attention_model import Body, PrefillModel
 from fuzzgraph.targets.sglang.backends.gdn import hybrid_backend, load_recurrent
 from fuzzgraph.targets.sglang.backends.triton import OF_ONE_RANK
+from fuzzgraph.targets.sglang.channel_decay_model import ChannelDecayModel
 from fuzzgraph.targets.sglang.delta_net_model import LAYER, DeltaNetModel
 from fuzzgraph.targets.sglang.hybrid_model import HybridModel, split_recurrent
 from fuzzgraph.targets.sglang.release import has_module
 from fuzzgraph.targets.sglang.runners.prefill import PrefillTarget
 from fuzzgraph.targets.sglang.runners.prefill_cuda_graph_runner import BREAKABLE
 from fuzzgraph.targets.sglang.runners.prefill_session import PrefillSession
-from fuzzgraph.targets.sglang.stubs.hybrid_pools import QWEN, SETTINGS
+from fuzzgraph.targets.sglang.stubs.hybrid_pools import KDA_BACKEND, KIMI, QWEN, SETTINGS
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
+from fuzzgraph.targets.sglang.stubs.platform import cuda_server
 from fuzzgraph.targets.sglang.stubs.workspaces import keep_workspaces_small
 from fuzzgraph.world import Batch
 
@@ -45,6 +49,16 @@ class DeltaNetPrefillModel(PrefillModel):
     """A gated delta net and attention, where prefill runners look for a body."""
 
     body_class = _DeltaNetBody
+
+
+class _ChannelDecayBody(Body):
+    kind = ChannelDecayModel
+
+
+class ChannelDecayPrefillModel(PrefillModel):
+    """KDA and attention, where prefill runners look for a body."""
+
+    body_class = _ChannelDecayBody
 
 
 class DeltaNetPrefillSession(PrefillSession):
@@ -75,9 +89,12 @@ class DeltaNetPrefillSession(PrefillSession):
         return self.backend.full_attn_backend
 
     def _attention_metadata(self) -> dict[str, torch.Tensor]:
+        return {**super()._attention_metadata(), **self._recurrent_metadata()}
+
+    def _recurrent_metadata(self) -> dict[str, torch.Tensor]:
+        """What kernels of the recurrent layer read of each request."""
         metadata = self.backend.linear_attn_backend.forward_metadata
         return {
-            **super()._attention_metadata(),
             "state_indices": metadata.mamba_cache_indices.clone(),
             "query_start_loc": metadata.query_start_loc.clone(),
         }
@@ -87,6 +104,28 @@ class DeltaNetPrefillSession(PrefillSession):
 
     def shown_outputs(self) -> dict[str, torch.Tensor]:
         return split_recurrent(self._outputs, self._config, self.output, self.columns)
+
+
+class ChannelDecayPrefillSession(DeltaNetPrefillSession):
+    """The same with KDA, whose kernels a graph holds from 0.5.22 on: they read tables that are
+    made anew before each replay."""
+
+    model = ChannelDecayPrefillModel
+    output = "channel_delta"
+    columns = CHANNEL_OUTPUT
+
+    def engine_runs(self) -> contextlib.AbstractContextManager[None]:
+        return cuda_server()  # its tables come by memory that is pinned
+
+    def _recurrent_metadata(self) -> dict[str, torch.Tensor]:
+        tables = getattr(self.backend.linear_attn_backend, "prefill_graph_metadata", None)
+        if tables is None:
+            return super()._recurrent_metadata()
+        rows = self._last_batch.batch_size  # beyond them tables say that there is nothing
+        return {
+            "state_indices": tables.cache_indices[:rows].clone(),
+            "query_start_loc": tables.cu_seqlens[: rows + 1].clone(),
+        }
 
 
 class DeltaNetPrefillTarget(PrefillTarget):
@@ -130,3 +169,12 @@ class DeltaNetPrefillTarget(PrefillTarget):
         keep_workspaces_small(**SETTINGS)
         super().load()
         load_recurrent(self.recurrent_modules)
+
+
+class ChannelDecayPrefillTarget(DeltaNetPrefillTarget):
+    """Breakable prefill graphs with KDA on the sglang release that this process holds."""
+
+    layer = "KDA"
+    session = ChannelDecayPrefillSession
+    recurrent_modules = (KIMI, LAYER, KDA_BACKEND)
+    positions = CHANNELS
