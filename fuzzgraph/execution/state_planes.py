@@ -166,7 +166,9 @@ _KEPT: Mapping[str, _Kept] = {
     "conv_state": _Kept(mamba2.conv_rows_at, convolution=True),
     "delta_state": _Kept(delta_rule.delta_states, _DELTA),
     "delta_conv_state": _Kept(delta_rule.delta_conv_rows, convolution=True),
-    "channel_state": _Kept(channel_decay.channel_states, _CHANNEL),
+    "channel_state": _Kept(
+        channel_decay.channel_states, _CHANNEL, rounding=channel_decay.CHANNEL_ROUNDING
+    ),
     "channel_conv_state": _Kept(channel_decay.channel_conv_rows, convolution=True),
     "linear_state": _Kept(
         decayed_attention.linear_states, _LINEAR, rounding=decayed_attention.LINEAR_ROUNDING

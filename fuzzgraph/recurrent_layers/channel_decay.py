@@ -9,6 +9,10 @@ channel p holds what is left of the value of the token at position p. A decay is
 beta 1/2 or 1, both by token and head, the decay by channel too: a gate of another row, head or
 channel shows in the state, and so does a token that is missing or counted twice. Queries weigh the
 last four tokens, and read every channel.
+
+No decay of a model in half precision is 0, as such models compute prompts too: kernels over chunks
+take decays relative to a token of the chunk, and tell none apart that are 2^126 from it (sglang
+fla/chunk_intra.py). All are powers of 2, which what a kernel keeps in half precision rounds to.
 """
 
 from __future__ import annotations
@@ -54,12 +58,17 @@ _FORGETTING = 23
 and channels fall differently."""
 
 
-def _decay_kinds() -> torch.Tensor:
+CHANNEL_ROUNDING = 1e-5
+"""How far a state may be off, as a part of each number: powers of 2 come by way of logarithms."""
+
+
+def _decay_kinds(content: Content) -> torch.Tensor:
     """[VOCAB, CHANNEL_HEADS, CHANNELS] entries of `_DECAYS`: most channels stay as they are."""
+    least = 0 if content.config.dtype == "float32" else 1
     tokens = torch.arange(VOCAB)[:, None, None]
     heads = torch.arange(CHANNEL_HEADS)[None, :, None]
     drawn = (7 * tokens + 11 * heads + 3 * torch.arange(CHANNELS)) % _FORGETTING
-    return drawn.clamp(max=2)
+    return drawn.clamp(least, 2)
 
 
 def _beta_kinds() -> torch.Tensor:
@@ -67,9 +76,9 @@ def _beta_kinds() -> torch.Tensor:
     return (torch.arange(VOCAB)[:, None] // 2 + torch.arange(CHANNEL_HEADS)) % 2
 
 
-def channel_gates() -> torch.Tensor:
+def channel_gates(content: Content) -> torch.Tensor:
     """[VOCAB, CHANNEL_OUTPUT] float32: what a token says of the decay, before softplus."""
-    return _GATES[_decay_kinds()].flatten(1)
+    return _GATES[_decay_kinds(content)].flatten(1)
 
 
 def channel_betas() -> torch.Tensor:
@@ -95,7 +104,7 @@ def channel_conv_weights() -> torch.Tensor:
 def _states_of(content: Content, tokens: torch.Tensor) -> torch.Tensor:
     """float64 [len(tokens) + 1, CHANNEL_HEADS, CHANNELS, CHANNELS]: the state before the first
     token and behind each, token by token."""
-    decays, betas = _DECAYS[_decay_kinds()].double(), _BETAS[_beta_kinds()].double()
+    decays, betas = _DECAYS[_decay_kinds(content)].double(), _BETAS[_beta_kinds()].double()
     values = values_of_tokens(content, CHANNEL_OUTPUT).double().view(VOCAB, CHANNEL_HEADS, CHANNELS)
     state = torch.zeros(CHANNEL_HEADS, CHANNELS, CHANNELS, dtype=torch.float64)
     states = [state]

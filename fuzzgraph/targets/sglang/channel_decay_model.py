@@ -44,9 +44,10 @@ class ChannelDecayModel(HybridModel):
         def of_model(weight: torch.Tensor) -> torch.Tensor:
             return on_device(weight.to(DTYPES[config.dtype]))  # float16 holds them as they are
 
-        self.token_inputs = of_model(channel_decay.channel_token_inputs(content_for(config)))
+        content = content_for(config)
+        self.token_inputs = of_model(channel_decay.channel_token_inputs(content))
         self.position_inputs = of_model(channel_decay.channel_position_inputs())
-        self.gates = of_model(channel_decay.channel_gates())
+        self.gates = of_model(channel_decay.channel_gates(content))
         self.betas = of_model(channel_decay.channel_betas())
         self.recurrent = engine_module(LAYER).RadixLinearAttention(
             layer_id=RECURRENT_LAYER,

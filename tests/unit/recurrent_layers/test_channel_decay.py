@@ -58,7 +58,7 @@ def by_definition(
     chosen = torch.from_numpy(tokens)
     inputs = channel_token_inputs(content).to(dtype)[chosen]
     inputs = inputs + channel_position_inputs().to(dtype)[: len(tokens)]
-    gates = -softplus(channel_gates().to(dtype))[chosen].view(-1, CHANNEL_HEADS, CHANNELS)
+    gates = -softplus(channel_gates(content).to(dtype))[chosen].view(-1, CHANNEL_HEADS, CHANNELS)
     betas = torch.sigmoid(channel_betas().to(dtype))[chosen]
     weights = channel_conv_weights().to(dtype)
     window = torch.zeros(CONV_WIDTH, CHANNEL_COLUMNS, dtype=dtype)
@@ -111,13 +111,20 @@ def test_the_definition_in_float32_leaves_the_truth_bit_for_bit() -> None:
 
 def test_a_token_clears_one_channel_halves_another_and_leaves_the_rest() -> None:
     """By head and token: gates of another row, head or channel are other gates."""
-    decays = (-softplus(channel_gates())).exp()
+    content = content_for(CONFIG)
+    decays = (-softplus(channel_gates(content))).exp()
     assert set(decays.unique().tolist()) == {0.0, 0.5, 1.0}
     by_head = decays.view(VOCAB, CHANNEL_HEADS, CHANNELS)
     assert (by_head == 0).sum(-1).ge(1).all() and (by_head == 1).sum(-1).gt(CHANNELS // 2).all()
     assert (by_head[:, 0] != by_head[:, 1]).any(-1).all()
     for token in range(VOCAB - 1):
         assert (decays[token] != decays[token + 1]).any()
+
+
+def test_in_half_precision_a_token_halves_channels_and_clears_none() -> None:
+    content = content_for(CONFIG.model_copy(update={"dtype": "float16"}))
+    decays = (-softplus(channel_gates(content))).exp()
+    assert set(decays.unique().tolist()) == {0.5, 1.0}
 
 
 def test_an_output_shows_most_tokens_before_it() -> None:
