@@ -89,6 +89,8 @@ TARGETS = (
     _row("gdn", "backends.gdn", "DeltaNetTarget", mode="decode"),
     _row("gdn-verify", "backends.gdn", "DeltaNetTarget", mode="target_verify"),
     _row("kda", "backends.kda", "ChannelDecayTarget", mode="decode", releases="0.5.10 on"),
+    _row("kda-glm-prefill", "runners.hybrid_prefill", "FlatGatesPrefillTarget",
+         releases="0.5.22 on"),
     _row("kda-prefill", "runners.hybrid_prefill", "ChannelDecayPrefillTarget",
          releases="0.5.13 on"),
     _row("kda-verify", "backends.kda", "ChannelDecayTarget", mode="target_verify",

@@ -33,6 +33,8 @@ class ChannelDecayModel(HybridModel):
 
     full_layer = 1
     describe = staticmethod(described_kimi)
+    flat_gates = False
+    """Whether prompts hand over gates as rows, as those of GLM-5.3 do, not by heads as Kimi's."""
 
     def kept_states(self, cache: Any) -> dict[str, Any]:
         return dict(channel_state=cache.temporal[0], channel_conv_state=cache.conv[0][0])
@@ -73,10 +75,11 @@ class ChannelDecayModel(HybridModel):
         places = demand_lookup(self.position_inputs, positions, "positions", FORWARD)
         # Decodes and verifies hand over gates as rows, prompts by heads, and all of them betas with
         # a dimension before them; up to 0.5.21 prompts after the sigmoid (sglang kimi_linear.py,
-        # KimiDeltaAttention.forward).
+        # KimiDeltaAttention.forward, and glm5_next.py).
         mode = forward_batch.forward_mode
         if not mode.is_decode() and not mode.is_target_verify():
-            gates = gates.unflatten(-1, (CHANNEL_HEADS, CHANNELS))[None]
+            by_head = gates if self.flat_gates else gates.unflatten(-1, (CHANNEL_HEADS, CHANNELS))
+            gates = by_head[None]
             betas = betas.float().sigmoid() if is_before((0, 5, 22)) else betas
         read = self.recurrent(
             forward_batch=forward_batch, mixed_qkv=tokens + places, a=gates, b=betas[None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -122,7 +123,7 @@ def test_a_token_clears_one_channel_halves_another_and_leaves_the_rest() -> None
 
 
 def test_in_half_precision_a_token_halves_channels_and_clears_none() -> None:
-    content = content_for(CONFIG.model_copy(update={"dtype": "float16"}))
+    content = content_for(msgspec.structs.replace(CONFIG, dtype="float16"))
     decays = (-softplus(channel_gates(content))).exp()
     assert set(decays.unique().tolist()) == {0.5, 1.0}
 

@@ -1,9 +1,11 @@
-"""Target `sglang-gdn-prefill`: breakable prefill graphs of a model with a recurrent layer.
+"""Targets `sglang-gdn-prefill`, `sglang-kda-prefill` and `sglang-kda-glm-prefill`: breakable prefill
+graphs of models with a recurrent layer.
 
 The release's own runner, `HybridLinearAttnBackend` and pools, one `RadixLinearAttention` and one
 `RadixAttention` layer, each of which breaks a graph: at both breaks kernels run anew, those that
-convolve, recur in chunks and leave states among them. Outputs of both layers, states, buffers and
-metadata are judged.
+convolve, recur in chunks and leave states among them. From 0.5.22 on a graph holds the kernels of
+KDA, which read tables that are made anew before each replay. Outputs of both layers, states,
+buffers and metadata are judged.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from fuzzgraph.targets.sglang.backends.triton import OF_ONE_RANK
 from fuzzgraph.targets.sglang.channel_decay_model import ChannelDecayModel
 from fuzzgraph.targets.sglang.delta_net_model import LAYER, DeltaNetModel
 from fuzzgraph.targets.sglang.hybrid_model import HybridModel, split_recurrent
-from fuzzgraph.targets.sglang.release import has_module
+from fuzzgraph.targets.sglang.release import demand_release
 from fuzzgraph.targets.sglang.runners.prefill import PrefillTarget
 from fuzzgraph.targets.sglang.runners.prefill_cuda_graph_runner import BREAKABLE
 from fuzzgraph.targets.sglang.runners.prefill_session import PrefillSession
@@ -59,6 +61,20 @@ class ChannelDecayPrefillModel(PrefillModel):
     """KDA and attention, where prefill runners look for a body."""
 
     body_class = _ChannelDecayBody
+
+
+class _FlatGates(ChannelDecayModel):
+    flat_gates = True
+
+
+class _FlatGatesBody(Body):
+    kind = _FlatGates
+
+
+class FlatGatesPrefillModel(PrefillModel):
+    """The same with gates as GLM-5.3 hands them over."""
+
+    body_class = _FlatGatesBody
 
 
 class DeltaNetPrefillSession(PrefillSession):
@@ -107,8 +123,7 @@ class DeltaNetPrefillSession(PrefillSession):
 
 
 class ChannelDecayPrefillSession(DeltaNetPrefillSession):
-    """The same with KDA, whose kernels a graph holds from 0.5.22 on: they read tables that are
-    made anew before each replay."""
+    """The same with KDA as Kimi Linear has it."""
 
     model = ChannelDecayPrefillModel
     output = "channel_delta"
@@ -126,6 +141,12 @@ class ChannelDecayPrefillSession(DeltaNetPrefillSession):
             "state_indices": tables.cache_indices[:rows].clone(),
             "query_start_loc": tables.cu_seqlens[: rows + 1].clone(),
         }
+
+
+class FlatGatesPrefillSession(ChannelDecayPrefillSession):
+    """The same with KDA as GLM-5.3 has it."""
+
+    model = FlatGatesPrefillModel
 
 
 class DeltaNetPrefillTarget(PrefillTarget):
@@ -178,3 +199,14 @@ class ChannelDecayPrefillTarget(DeltaNetPrefillTarget):
     session = ChannelDecayPrefillSession
     recurrent_modules = (KIMI, LAYER, KDA_BACKEND)
     positions = CHANNELS
+
+
+class FlatGatesPrefillTarget(ChannelDecayPrefillTarget):
+    """The same with KDA as GLM-5.3 has it, for which servers capture prefills by default."""
+
+    layer = "KDA of GLM-5.3"
+    session = FlatGatesPrefillSession
+
+    def modules(self) -> tuple[str, ...]:
+        demand_release((0, 5, 22), "captures no kernels of KDA", self.name)
+        return super().modules()
