@@ -92,7 +92,7 @@ TARGETS = (
     _row("kda-glm-prefill", "runners.hybrid_prefill", "FlatGatesPrefillTarget",
          releases="0.5.22 on"),
     _row("kda-prefill", "runners.hybrid_prefill", "ChannelDecayPrefillTarget",
-         releases="0.5.13 on"),
+         releases="0.5.17 on"),
     _row("kda-verify", "backends.kda", "ChannelDecayTarget", mode="target_verify",
          releases="0.5.17 on"),
     _row("lightning", "backends.lightning", "LightningTarget", mode="decode",

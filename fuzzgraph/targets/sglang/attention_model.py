@@ -257,12 +257,12 @@ def engine_layer(config: EngineConfig, content: Content, device: torch.device, *
 class Body(torch.nn.Module):
     """The outputs of token ids and positions."""
 
-    kind: type[AttentionModel] = AttentionModel
-
-    def __init__(self, config: EngineConfig, device: torch.device) -> None:
+    def __init__(
+        self, config: EngineConfig, device: torch.device, kind: type[AttentionModel]
+    ) -> None:
         super().__init__()
         # The engine walks its modules and their layers; parameters it finds none.
-        self.attention = self.kind(config, device)
+        self.attention = kind(config, device)
 
     @property
     def layers(self) -> list[Stub]:
@@ -284,10 +284,11 @@ class PrefillModel:
     """A body where prefill runners look for it; its output takes the place of logits."""
 
     shared_experts_config = None
-    body_class: type[Body] = Body
+    kind: type[AttentionModel] = AttentionModel
+    """What attends in the body."""
 
     def __init__(self, config: EngineConfig, device: torch.device) -> None:
-        self.model = self.body_class(config, device)
+        self.model = Body(config, device, self.kind)
 
     def forward(
         self, input_ids: torch.Tensor, positions: torch.Tensor, forward_batch: Any, **_: Any

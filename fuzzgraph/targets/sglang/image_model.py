@@ -50,10 +50,8 @@ class _EmbeddedAttention(AttentionModel):
 class _EmbeddedBody(Body):
     """The outputs of embeddings and positions."""
 
-    kind = _EmbeddedAttention
-
     def __init__(self, config: EngineConfig, device: torch.device) -> None:
-        super().__init__(config, device)
+        super().__init__(config, device, _EmbeddedAttention)
         self.embed_tokens: torch.nn.Embedding
         self.embed_tokens = torch.nn.Embedding.from_pretrained(self.attention.embed)
 

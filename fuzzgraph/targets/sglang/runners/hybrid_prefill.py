@@ -1,5 +1,5 @@
-"""Targets `sglang-gdn-prefill`, `sglang-kda-prefill` and `sglang-kda-glm-prefill`: breakable prefill
-graphs of models with a recurrent layer.
+"""Targets `sglang-gdn-prefill`, `sglang-kda-prefill` and `sglang-kda-glm-prefill`: breakable graphs
+of prefills of models with a recurrent layer.
 
 The release's own runner, `HybridLinearAttnBackend` and pools, one `RadixLinearAttention` and one
 `RadixAttention` layer, each of which breaks a graph: at both breaks kernels run anew, those that
@@ -17,15 +17,13 @@ import torch
 
 from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.content import STATE_WIDTH
-from fuzzgraph.errors import NotInRelease
 from fuzzgraph.observation import Field
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.recurrent_layers.channel_decay import CHANNEL_OUTPUT, CHANNELS
 from fuzzgraph.recurrent_layers.delta_rule import POSITIONS
 from fuzzgraph.targets.offline import fields as common
-from fuzzgraph.targets.sglang.attention_model import Body, PrefillModel
+from fuzzgraph.targets.sglang.attention_model import PrefillModel
 from fuzzgraph.targets.sglang.backends.gdn import hybrid_backend, load_recurrent
-from fuzzgraph.targets.sglang.backends.triton import OF_ONE_RANK
 from fuzzgraph.targets.sglang.channel_decay_model import ChannelDecayModel
 from fuzzgraph.targets.sglang.delta_net_model import LAYER, DeltaNetModel
 from fuzzgraph.targets.sglang.hybrid_model import HybridModel, split_recurrent
@@ -37,50 +35,37 @@ from fuzzgraph.targets.sglang.stubs.hybrid_pools import KDA_BACKEND, KIMI, QWEN,
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 from fuzzgraph.targets.sglang.stubs.platform import cuda_server
 from fuzzgraph.targets.sglang.stubs.workspaces import keep_workspaces_small
-from fuzzgraph.world import Batch
 
 _STATES = "sglang hybrid_linear_attn_backend.py _forward_metadata: the slot of each request's row"
 _ENDS = "sglang hybrid_linear_attn_backend.py _forward_metadata: extend_start_loc and the last end"
 
 
-class _DeltaNetBody(Body):
-    kind = DeltaNetModel
-
-
 class DeltaNetPrefillModel(PrefillModel):
     """A gated delta net and attention, where prefill runners look for a body."""
 
-    body_class = _DeltaNetBody
-
-
-class _ChannelDecayBody(Body):
-    kind = ChannelDecayModel
+    kind = DeltaNetModel
 
 
 class ChannelDecayPrefillModel(PrefillModel):
-    """KDA and attention, where prefill runners look for a body."""
+    """The same with KDA as Kimi Linear has it."""
 
-    body_class = _ChannelDecayBody
+    kind = ChannelDecayModel
 
 
 class _FlatGates(ChannelDecayModel):
     flat_gates = True
 
 
-class _FlatGatesBody(Body):
-    kind = _FlatGates
-
-
 class FlatGatesPrefillModel(PrefillModel):
-    """The same with gates as GLM-5.3 hands them over."""
+    """The same with KDA as GLM-5.3 has it."""
 
-    body_class = _FlatGatesBody
+    kind = _FlatGates
 
 
 class DeltaNetPrefillSession(PrefillSession):
     """An opened runner on Triton attention and the engine's recurrent backend."""
 
-    model = DeltaNetPrefillModel
+    model: type[PrefillModel] = DeltaNetPrefillModel
     output = "gated_delta"
     """What the recurrent layer's output is called."""
     columns = STATE_WIDTH
@@ -125,7 +110,7 @@ class DeltaNetPrefillSession(PrefillSession):
 class ChannelDecayPrefillSession(DeltaNetPrefillSession):
     """The same with KDA as Kimi Linear has it."""
 
-    model = ChannelDecayPrefillModel
+    model: type[PrefillModel] = ChannelDecayPrefillModel
     output = "channel_delta"
     columns = CHANNEL_OUTPUT
 
@@ -146,7 +131,7 @@ class ChannelDecayPrefillSession(DeltaNetPrefillSession):
 class FlatGatesPrefillSession(ChannelDecayPrefillSession):
     """The same with KDA as GLM-5.3 has it."""
 
-    model = FlatGatesPrefillModel
+    model: type[PrefillModel] = FlatGatesPrefillModel
 
 
 class DeltaNetPrefillTarget(PrefillTarget):
@@ -199,6 +184,12 @@ class ChannelDecayPrefillTarget(DeltaNetPrefillTarget):
     session = ChannelDecayPrefillSession
     recurrent_modules = (KIMI, LAYER, KDA_BACKEND)
     positions = CHANNELS
+
+    def modules(self) -> tuple[str, ...]:
+        demand_release(
+            (0, 5, 17), "computes chunks of KDA by kernels that are not judged, not", self.name
+        )
+        return super().modules()
 
 
 class FlatGatesPrefillTarget(ChannelDecayPrefillTarget):
