@@ -25,9 +25,11 @@ PARTS_OF_PROMPTS: tuple[Rows, ...] = (
 """Two prompts in two parts each; then one row alone, and a request that takes a slot anew."""
 
 
-def found(workers: Workers, version: str, target: str) -> set[tuple[str, str]]:
+def found(
+    workers: Workers, version: str, target: str, kind: str = "breakable"
+) -> set[tuple[str, str]]:
     """(clause, last part of the buffer's name) of each finding of prompts in parts."""
-    case = prefill_case("breakable", *PARTS_OF_PROMPTS, **_GIVEN)
+    case = prefill_case(kind, *PARTS_OF_PROMPTS, **_GIVEN)
     findings = workers.findings(version, case, target)
     return {(one.clause, one.buffer.rpartition(".")[2]) for one in findings}
 
@@ -46,6 +48,19 @@ def test_a_prompt_in_parts_goes_on_from_its_state(
     workers: Workers, target: str, version: str
 ) -> None:
     assert found(workers, version, target) == set()
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize("version", ["0.5.9", "0.5.21"])
+def test_pieces_end_at_linear_attention(workers: Workers, version: str) -> None:
+    assert found(workers, version, "sglang-gdn-piecewise-prefill", "piecewise") == set()
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+def test_breakable_graphs_of_0_5_12_hold_linear_attention(workers: Workers) -> None:
+    assert ("computes", "gated_delta") in found(workers, "0.5.12", GDN)
 
 
 @pytest.mark.sglang

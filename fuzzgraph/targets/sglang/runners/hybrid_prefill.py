@@ -1,5 +1,5 @@
-"""Targets `sglang-gdn-prefill`, `sglang-kda-prefill` and `sglang-kda-glm-prefill`: breakable graphs
-of prefills of models with a recurrent layer.
+"""Targets `sglang-gdn-prefill`, `sglang-gdn-piecewise-prefill`, `sglang-kda-prefill` and
+`sglang-kda-glm-prefill`: prefill graphs of models with a recurrent layer.
 
 The release's own runner, `HybridLinearAttnBackend` and pools, one `RadixLinearAttention` and one
 `RadixAttention` layer, each of which breaks a graph: at both breaks kernels run anew, those that
@@ -145,9 +145,10 @@ class DeltaNetPrefillTarget(PrefillTarget):
     positions = POSITIONS
     """That the recurrent layer tells apart."""
 
-    def __init__(self, name: str) -> None:
-        super().__init__(name, BREAKABLE.name)
-        self.about = f"breakable prefill graphs, {self.layer} beside Triton attention"
+    def __init__(self, name: str, kind: str = BREAKABLE.name) -> None:
+        super().__init__(name, kind)
+        (graphs,) = self.capabilities.prefill_runners
+        self.about = f"{graphs} prefill graphs, {self.layer} beside Triton attention"
         stood_in = "projections and norm of the recurrent layer"
         self.also_stood_in_for = (*self.also_stood_in_for, stood_in)
         self.capabilities = self.capabilities.replace(
@@ -169,7 +170,7 @@ class DeltaNetPrefillTarget(PrefillTarget):
         return super().refused(config)
 
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> DeltaNetPrefillSession:
-        return self.session(config, graphs, BREAKABLE)
+        return self.session(config, graphs, self._kind)
 
     def load(self) -> None:
         keep_workspaces_small(**SETTINGS)

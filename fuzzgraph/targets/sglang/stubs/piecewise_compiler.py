@@ -21,9 +21,9 @@ from fuzzgraph.ports import CapturedGraph
 from fuzzgraph.relays import relay
 from fuzzgraph.targets.offline.cuda_graph import CudaGraphs
 from fuzzgraph.targets.offline.patching import replaced_names
-from fuzzgraph.targets.sglang.release import engine_module
+from fuzzgraph.targets.sglang.release import engine_module, has_module
 
-_ATTENTION = "sglang.srt.layers.radix_attention"
+_LAYERS = ("sglang.srt.layers.radix_attention", "sglang.srt.layers.radix_linear_attention")
 _SPLIT = "sglang.srt.compilation.compilation_config"
 _BACKEND = "sglang.srt.compilation.cuda_piecewise_backend"
 _WARMING = ("is_in_torch_compile_warmup", "is_in_pcg_torch_compile")
@@ -145,8 +145,10 @@ def _cutting(operator: Callable[..., Any]) -> Callable[..., Any]:
 @contextlib.contextmanager
 def splitting() -> Iterator[None]:
     """Meanwhile the engine's splitting operators are known to who captures."""
-    module = engine_module(_ATTENTION)
     names = [name.partition(".")[2] for name in engine_module(_SPLIT).SPLIT_OPS]
-    operators = {name: getattr(module, name) for name in names if hasattr(module, name)}
-    with replaced_names([module], {name: _cutting(each) for name, each in operators.items()}):
+    with contextlib.ExitStack() as stack:
+        for module in map(engine_module, filter(has_module, _LAYERS)):
+            known = [name for name in names if hasattr(module, name)]
+            splits = {name: _cutting(getattr(module, name)) for name in known}
+            stack.enter_context(replaced_names([module], splits))
         yield
