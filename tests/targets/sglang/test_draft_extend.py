@@ -78,3 +78,12 @@ def test_branches_are_not_driven(backend: str) -> None:
     config = EngineConfig(modes=("draft_extend",), spec_topk=2, **_ON[backend])
     target = open_target(f"sglang-{backend}-draft-extend")
     assert "spec_topk=2" in (target.unsupported(config) or "")
+
+
+@pytest.mark.parametrize("backend", ["triton", "flashinfer", "trtllm-mha"])
+def test_pages_with_virtual_numbers_are_not_driven(backend: str) -> None:
+    """Places of drafts would have none."""
+    given = {**_ON.get(backend, {}), "swa_window": 2, "virtual_pages": True, "spec_steps": 2}
+    config = EngineConfig(modes=("draft_extend",), draft_tokens=3, **given)
+    said = open_target(f"sglang-{backend}-draft-extend").unsupported(config)
+    assert said == "virtual_pages=True is not driven"

@@ -113,6 +113,13 @@ def test_offsets_of_padded_rows_do_not_decrease() -> None:
     ]
 
 
+def test_positions_that_equal_offsets_by_chance_may_begin_anew_in_padded_rows() -> None:
+    step = record(lengths=(1,))
+    step.batch = replace(step.batch, positions=np.array([0, 1]))
+    eager = kernel(positions=ints(0, 1))
+    assert messages(step, kernel(positions=ints(0, 1, 0)), eager) == []
+
+
 def test_lengths_of_padded_rows_are_not_negative() -> None:
     step = record()
     eager = kernel(seq_lens=ints(4, 6))

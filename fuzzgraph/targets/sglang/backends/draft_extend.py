@@ -74,6 +74,8 @@ class DraftExtendTarget(DraftTarget):
             idle_alone=own.idle_alone,
             # Without a graph FlashInfer attends to the new tokens as they are, not as FP8 has them.
             kv_dtypes=own.kv_dtypes,
+            # Drafts would live in the pages of the model that they are checked by.
+            virtual_pages=False,
         )
 
     def refused(self, config: EngineConfig) -> str | None:
