@@ -23,6 +23,7 @@ from typing import Literal
 import torch
 
 from fuzzgraph.errors import EngineError
+from fuzzgraph.execution.missing_attributes import engine_leaves_unset
 from fuzzgraph.graphs.engagement import WatchedGraph
 from fuzzgraph.memory.source_lines import file_name
 from fuzzgraph.ports import Session, Target, defining_modules, engine_packages, names_its_engine
@@ -101,7 +102,7 @@ class Blame:
             return "engine"
         if isinstance(error, AttributeError) and self._is_targets(type(error.obj).__module__):
             # The engine asked the target's stand-in for something that it lacks.
-            return "engine" if self._nobody_has(error.obj, str(error.name)) else "target"
+            return "engine" if self._engines_lack(error) else "target"
         frames = frames_of(error)
         # Which frame hits the limit is chance; which code fills the stack is not.
         if isinstance(error, RecursionError):
@@ -137,6 +138,17 @@ class Blame:
     def _is_targets(self, module: str) -> bool:
         beside = _below(module, self._packages) and not _below(module, self._engine)
         return module in self._own or beside or _below(module, (_STUBS,))
+
+    def _engines_lack(self, error: AttributeError) -> bool:
+        """Whether an object of the engine's own would lack it as the target's does."""
+        name = str(error.name)
+        return self._nobody_has(error.obj, name) or (
+            self._innermost(frames_of(error)) == "engine"
+            and engine_leaves_unset(type(error.obj), name, self._is_engines)
+        )
+
+    def _is_engines(self, module: str) -> bool:
+        return _below(module, self._engine) and not self._is_targets(module)
 
     def _nobody_has(self, stand_in: object, name: str) -> bool:
         """Whether it stands for an interface of the engine's, beside whose classes none has it."""

@@ -5,13 +5,14 @@ With q, k and v after the convolution and its SiLU, k of length 1, a step is
 `state = exp(g) state; state = state + beta (v - state k) k^T` and `y = state q` (Yang, Kautz and
 Hatamizadeh 2024, "Gated Delta Networks", equation 10), as Qwen3-Next has it: transformers
 modeling_qwen3_next.py, `torch_recurrent_gated_delta_rule` and `Qwen3NextRMSNormGated`. The model's
-numbers make states exact in float32: beta is 1/2, and the key of a token is the unit vector of its
-position. So column p of a state is half the value of the token at position p: a token that is
-missing or foreign shows, and one that is counted twice, which leaves three quarters. exp(g) is 1
-for ever in the first half of the heads; in the others it is 0 at one token in four, which begins
-the state anew, so that a gate of another token shows. SiLU gives back large numbers as they are,
-and keys and values are large. The convolution leaves both as they are; queries weigh the last four
-tokens, and read every column.
+numbers make states exact in float32: beta is 1/2 or 1, by token and head, and the key of a token is
+the unit vector of its position. So column p of a state is the value of the token at position p, or
+half of it: a token that is missing or foreign shows, a beta of another token or head, and one that
+is counted twice, which leaves three quarters where beta is 1/2, as it is in half of the heads for
+each token. exp(g) is 1 for ever in the first half of the heads; in the others it is 0 at one token
+in four, which begins the state anew, so that a gate of another token shows. SiLU gives back large
+numbers as they are, and keys and values are large. The convolution leaves both as they are; queries
+weigh the last four tokens, and read every column.
 """
 
 from __future__ import annotations
@@ -52,7 +53,9 @@ A_LOG = 1.0
 DT_BIAS = -32.0
 """g is -exp(A_LOG) softplus(a + DT_BIAS)."""
 _KEY = 4096.0
-_BETA = 0.5
+# A sigmoid gives 1/2 and 1 for these.
+_LOGITS = torch.tensor([0.0, 200.0])
+_BETAS = torch.tensor([0.5, 1.0])
 _LASTING_HEADS = HEADS // 2
 _BEGINS_ANEW, _GOES_ON = 256.0, -256.0
 """softplus leaves the one as it is and makes 0 of the other, in float32 too; exp(-256) is 0."""
@@ -74,6 +77,16 @@ def delta_gates() -> torch.Tensor:
     return torch.where(anew, _BEGINS_ANEW, _GOES_ON) - DT_BIAS
 
 
+def _beta_kinds() -> torch.Tensor:
+    """[VOCAB, HEADS] entries of `_BETAS`."""
+    return (torch.arange(VOCAB)[:, None] // 2 + torch.arange(HEADS)) % 2
+
+
+def delta_betas() -> torch.Tensor:
+    """[VOCAB, HEADS] float32: `b` of each token, beta before the sigmoid."""
+    return _LOGITS[_beta_kinds()]
+
+
 def delta_position_inputs() -> torch.Tensor:
     """[POSITIONS, DELTA_COLUMNS] float32: what its position adds."""
     return position_inputs(POSITIONS, KEY_HEADS, STATE_WIDTH, _KEY)
@@ -86,7 +99,8 @@ def delta_conv_weights() -> torch.Tensor:
 
 def delta_states(content: Content, batch: Batch, rows: IntArray, lens: IntArray) -> torch.Tensor:
     """float32 [n, DELTA_WIDTH]: the state of row `rows[i]` behind its first `lens[i]` tokens."""
-    by_token, begins_anew = _BETA * values_of_tokens(content, STATE_WIDTH), _begins_anew()
+    betas = _BETAS[_beta_kinds()].repeat_interleave(HEAD_WIDTH, dim=1)
+    by_token, begins_anew = betas * values_of_tokens(content, STATE_WIDTH), _begins_anew()
     values = torch.zeros(len(rows), POSITIONS, STATE_WIDTH)
     for entry, (row, length) in enumerate(zip(rows.tolist(), lens.tolist(), strict=True)):
         tokens = torch.from_numpy(batch.kv_tokens.row(row)[:length])

@@ -229,6 +229,54 @@ def test_what_no_class_of_an_interface_has_is_the_fault_of_whoever_asks_for_it(
     assert side(target, lambda: getattr(stand_in, asked)) == whose
 
 
+DERIVED = """
+class Backend:
+    def __init__(self, windowed=False):
+        self.made = True
+        self.open(windowed)
+
+    def open(self, windowed):
+        if windowed:
+            self.offsets = [0]
+
+    def prepare(self):
+        return self.offsets
+
+    def read_what_nobody_sets(self):
+        return self.other
+"""
+
+
+def _kept(self: Any, *args: Any) -> None:
+    super(type(self), self).open(*args)
+
+
+@pytest.mark.parametrize(
+    ("methods", "reads", "whose"),
+    [
+        ({}, "prepare", "engine"),
+        ({"open": _kept}, "prepare", "engine"),
+        ({"open": lambda self, windowed: None}, "prepare", "target"),
+        ({}, "read_what_nobody_sets", "target"),
+    ],
+)
+def test_what_the_engines_own_methods_leave_unset_is_its_fault_unless_the_target_overrides_them(
+    monkeypatch: pytest.MonkeyPatch, target: Any, methods: dict[str, Any], reads: str, whose: str
+) -> None:
+    backends = made(monkeypatch, "made_engine.derived", DERIVED)
+    kind = type("Watched", (backends.Backend,), {**methods, "__module__": "made_target"})
+    assert side(target, getattr(kind(), reads)) == whose
+
+
+def test_an_attribute_that_the_target_asks_for_in_vain_is_its_own_fault(
+    monkeypatch: pytest.MonkeyPatch, target: Any
+) -> None:
+    backends = made(monkeypatch, "made_engine.derived", DERIVED)
+    kind = type("Watched", (backends.Backend,), {"__module__": "made_target"})
+    exec("def asks(thing):\n    return thing.offsets", target.__dict__)
+    assert side(target, lambda: target.asks(kind())) == "target"
+
+
 def test_where_engine_and_target_share_a_module_nobody_can_tell(target: Any) -> None:
     target.Target.engine_packages = ("made_target",)
     assert side(target, target.fails) == "engine"

@@ -55,6 +55,7 @@ class DeltaNetModel(HybridModel):
         self.token_inputs = of_model(delta_rule.delta_token_inputs(content_for(config)))
         self.position_inputs = of_model(delta_rule.delta_position_inputs())
         self.gates = of_model(delta_rule.delta_gates())
+        self.betas = of_model(delta_rule.delta_betas())
         keys = dict(num_q_heads=delta_rule.KEY_HEADS, num_k_heads=delta_rule.KEY_HEADS)
         self.recurrent = engine_module(LAYER).RadixLinearAttention(
             layer_id=RECURRENT_LAYER,
@@ -75,7 +76,7 @@ class DeltaNetModel(HybridModel):
         tokens = demand_lookup(self.token_inputs, input_ids, "input_ids", FORWARD)
         places = demand_lookup(self.position_inputs, positions, "positions", FORWARD)
         gates = demand_lookup(self.gates, input_ids, "input_ids", FORWARD)
-        betas = torch.zeros_like(gates)  # beta is 1/2
+        betas = demand_lookup(self.betas, input_ids, "input_ids", FORWARD)
         read = self.recurrent(
             forward_batch=forward_batch, mixed_qkv=tokens + places, a=gates, b=betas
         )

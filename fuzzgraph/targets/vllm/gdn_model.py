@@ -141,9 +141,9 @@ class OneDeltaNet(HybridLayer):
         return _head_by_head(flat.split(_of_all_heads(*keys, *values), dim=1))
 
     def _gates(self) -> torch.Tensor:
-        """[_HIDDEN, 2 * HEADS]: b, for a beta of 1/2, then a; 0.17.1 has them head by head."""
+        """[_HIDDEN, 2 * HEADS]: b, then a; 0.17.1 has them head by head."""
         gates = torch.zeros(_HIDDEN, 2, delta_rule.HEADS)
-        gates[:VOCAB, 1] = delta_rule.delta_gates()
+        gates[:VOCAB, 0], gates[:VOCAB, 1] = delta_rule.delta_betas(), delta_rule.delta_gates()
         if hasattr(self.mixer, "gqa_interleaved_layout"):
             return gates.flatten(1)
         return _head_by_head(gates.unbind(1))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -146,6 +148,40 @@ class _OneScratchRow(_Mutant):
         return backend
 
 
+class _Betas(_Mutant):
+    """Kernels get other betas than the layer handed over."""
+
+    def _changed(self, betas: torch.Tensor) -> torch.Tensor:
+        raise NotImplementedError
+
+    def _open_backend(self, runner: Any) -> Any:
+        backend = super()._open_backend(runner)
+        kernels = backend.linear_attn_backend.kernel_dispatcher
+        for name in filter(partial(hasattr, kernels), ("packed_decode", "decode", "target_verify")):
+            setattr(kernels, name, self._handing_over(getattr(kernels, name)))
+        return backend
+
+    def _handing_over(self, kernel: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any, b: torch.Tensor, **kwargs: Any) -> Any:
+            return kernel(*args, b=self._changed(b), **kwargs)
+
+        return run
+
+
+class _BetasOfTheFirstRow(_Betas):
+    """Every token has the betas of the first."""
+
+    def _changed(self, betas: torch.Tensor) -> torch.Tensor:
+        return betas[:1].expand_as(betas).contiguous()
+
+
+class _BetasOfOneHead(_Betas):
+    """Every head has the betas of the first."""
+
+    def _changed(self, betas: torch.Tensor) -> torch.Tensor:
+        return betas[:, :1].expand_as(betas).contiguous()
+
+
 class _Planted(DeltaNetTarget):
     def __init__(self, session: type[DeltaNetSession], mode: Any = "decode") -> None:
         super().__init__("sglang-gdn", mode)
@@ -197,3 +233,11 @@ def everything_stays() -> _Planted:
 
 def one_scratch_row() -> _Planted:
     return _Planted(_OneScratchRow, "target_verify")
+
+
+def betas_of_the_first_row() -> _Planted:
+    return _Planted(_BetasOfTheFirstRow)
+
+
+def betas_of_one_head() -> _Planted:
+    return _Planted(_BetasOfOneHead, "target_verify")

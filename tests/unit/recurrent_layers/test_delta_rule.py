@@ -20,6 +20,7 @@ from fuzzgraph.recurrent_layers.delta_rule import (
     KEY_HEADS,
     NORM_EPSILON,
     POSITIONS,
+    delta_betas,
     delta_conv_rows,
     delta_conv_weights,
     delta_gates,
@@ -54,16 +55,16 @@ def batch_of(*lengths: int, mode: Mode = "decode", new: int = 1) -> Batch:
 
 def by_definition(content: Content, tokens: np.ndarray) -> tuple[torch.Tensor, ...]:
     """(state [HEADS, HEAD_WIDTH, POSITIONS], last inputs of the convolution, output of the last
-    token): float64, head by head, with beta from a logit of zero."""
+    token): float64, head by head."""
     inputs = delta_token_inputs(content).double()[torch.from_numpy(tokens)]
     inputs = inputs + delta_position_inputs().double()[: len(tokens)]
     weights = delta_conv_weights().double()
     window = torch.zeros(CONV_WIDTH, inputs.shape[1], dtype=torch.float64)
     state = torch.zeros(HEADS, HEAD_WIDTH, POSITIONS, dtype=torch.float64)
-    beta = torch.sigmoid(torch.tensor(0.0).double())
+    betas = torch.sigmoid(delta_betas().double())[torch.from_numpy(tokens)]
     out = torch.zeros(HEADS, HEAD_WIDTH, dtype=torch.float64)
     gates = -math.e * softplus(delta_gates().double() - 32.0)[torch.from_numpy(tokens)]
-    for token, gate in zip(inputs, gates, strict=True):
+    for token, gate, beta in zip(inputs, gates, betas, strict=True):
         window = torch.cat((window[1:], token[None]))
         mixed = silu((window * weights.T).sum(0))
         queries, keys = mixed[:KEY_COLUMNS], mixed[KEY_COLUMNS : 2 * KEY_COLUMNS]
@@ -78,7 +79,7 @@ def by_definition(content: Content, tokens: np.ndarray) -> tuple[torch.Tensor, .
             )
             state[head] *= gate[head].exp()
             known = state[head] @ k
-            state[head] += beta * torch.outer(values[head] - known, k)
+            state[head] += beta[head] * torch.outer(values[head] - known, k)
             read = state[head] @ q / POSITIONS**0.5
             out[head] = read / (read.square().mean() + NORM_EPSILON).sqrt()
     return state, window[1:], out.flatten()
@@ -124,12 +125,13 @@ def test_states_are_exact_in_float32() -> None:
     tokens = torch.from_numpy(batch.kv_tokens.row(0))
     inputs = delta_token_inputs(content)[tokens] + delta_position_inputs()
     kept = (-math.e * softplus(delta_gates() - 32.0)).exp().repeat_interleave(HEAD_WIDTH, dim=1)
+    betas = torch.sigmoid(delta_betas()).repeat_interleave(HEAD_WIDTH, dim=1)[tokens]
     state = torch.zeros(STATE_WIDTH, POSITIONS)
-    for token, keep in zip(inputs, kept[tokens], strict=True):
+    for token, keep, beta in zip(inputs, kept[tokens], betas, strict=True):
         state *= keep[:, None]
         k, v = silu(token[KEY_COLUMNS : KEY_COLUMNS + POSITIONS]), silu(token[2 * KEY_COLUMNS :])
         k = k / (k.square().sum() + 1e-6).sqrt()
-        state += 0.5 * torch.outer(v - state @ k, k)
+        state += beta[:, None] * torch.outer(v - state @ k, k)
     truth = delta_states(content, batch, np.arange(1), batch.seq_lens)
     assert torch.equal(state.flatten(), truth[0])
 
@@ -139,9 +141,19 @@ def test_a_token_counted_twice_or_left_out_shows_in_one_column() -> None:
     before = delta_states(content, batch, np.arange(1), batch.cached_lens).view(-1, POSITIONS)
     after = delta_states(content, batch, np.arange(1), batch.seq_lens).view(-1, POSITIONS)
     assert (before != after).any(0).nonzero().flatten().tolist() == [6]
+    beta = torch.sigmoid(delta_betas())[batch.kv_tokens.row(0)[6]].repeat_interleave(HEAD_WIDTH)
     once = after[:, 6]
-    twice = once + 0.5 * (2 * once - once)
-    assert (twice != once).all()
+    twice = once + beta * (once / beta - once)
+    shows = (twice != once).view(HEADS, HEAD_WIDTH)
+    assert shows.all(1).sum() == HEADS // 2
+
+
+def test_betas_tell_heads_and_tokens_apart() -> None:
+    betas = torch.sigmoid(delta_betas())
+    assert set(betas.flatten().tolist()) == {0.5, 1.0}
+    for beta in betas:
+        assert set(beta[: HEADS // 2].tolist()) == set(beta[HEADS // 2 :].tolist()) == {0.5, 1.0}
+    assert (betas[2:] != betas[:-2]).all()
 
 
 def test_what_stands_before_the_first_token_is_zero() -> None:
