@@ -18,7 +18,7 @@ import torch
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.content import Content, content_for
 from fuzzgraph.row_mixing import with_mixed
-from fuzzgraph.targets.offline.demands import demand_instance, demand_rows
+from fuzzgraph.targets.offline.demands import demand_instance, demand_rows, demand_size
 from fuzzgraph.targets.offline.embeddings import looked_up_qkv
 from fuzzgraph.targets.offline.package import call_with_known
 from fuzzgraph.targets.offline.second_layer import (
@@ -150,6 +150,11 @@ class AttentionModel:
             self._second = SecondLayer(config, attend, on_device)
 
     @property
+    def _columns(self) -> int:
+        """Of what attention gives for a token."""
+        return self._config.num_q_heads * self._config.v_head_dim
+
+    @property
     def layers(self) -> tuple[Any, ...]:
         """The engine's layers, by their numbers."""
         return (self.layer,) if self._second is None else (self.layer, self._second.attend)
@@ -185,7 +190,7 @@ class AttentionModel:
         out: torch.Tensor = self.layer(
             q.contiguous(), k.contiguous(), v.contiguous(), forward_batch
         )
-        demand_instance(out, torch.Tensor, _ATTENDED, FORWARD)
+        demand_size(out, len(q), self._columns, _ATTENDED, FORWARD)
         return out
 
     def qkv(
@@ -232,7 +237,7 @@ class AttentionModel:
         else:
             q, k = torch.cat((q_nope, q_rope), -1), torch.cat((k_nope, k_rope), -1)
             out = self.layer(q, k, k_nope, forward_batch, **more)
-        demand_instance(out, torch.Tensor, _ATTENDED, FORWARD)
+        demand_size(out, len(q), self._columns, _ATTENDED, FORWARD)
         return out.flatten(1)  # some backends keep heads apart, as a model takes either
 
 

@@ -152,6 +152,7 @@ def test_configs_that_the_model_cannot_have_are_refused(
         ("state_before_the_last", verifies(*KEPT_LESS_AND_LESS), ("computes", "temporal")),
         ("everything_stays", verifies(*KEPT_LESS_AND_LESS), ("computes", "conv[0]")),
         ("one_scratch_row", verifies(*KEPT_LESS_AND_LESS), ("computes", "temporal")),
+        ("values_for_keys", verifies(*KEPT_LESS_AND_LESS), ("survives", "")),
     ],
 )
 def test_a_planted_bug_of_the_backend_is_found(
