@@ -116,6 +116,10 @@ def _rows_for_logits(hidden: torch.Tensor, forward_batch: Any) -> torch.Tensor:
     return rows
 
 
+_LAYERS_BEFORE = 2
+"""On the ranks of a pipeline before a later one."""
+
+
 class AttentionModel:
     """What the engine's model runner calls its model.
 
@@ -141,7 +145,8 @@ class AttentionModel:
         self.embed = on_device(content.weights["embed"])
         self.pos_embed = on_device(content.weights["pos_embed"])
         local = {"use_irope": True} if config.attention_chunk_size else {}
-        self.layer = engine_layer(config, content, device, layer_id=self.full_layer, **local)
+        first = first_layer(config) + self.full_layer
+        self.layer = engine_layer(config, content, device, layer_id=first, **local)
         self._second: SecondLayer | None = None
         self._maps: WindowSlots | PageTables | None = None
         if config.swa_window:
@@ -239,6 +244,11 @@ class AttentionModel:
             out = self.layer(q, k, k_nope, forward_batch, **more)
         demand_size(out, len(q), self._columns, _ATTENDED, FORWARD)
         return out.flatten(1)  # some backends keep heads apart, as a model takes either
+
+
+def first_layer(config: EngineConfig) -> int:
+    """Number of the first layer on this rank of a pipeline."""
+    return _LAYERS_BEFORE if config.later_stage else 0
 
 
 def engine_layer(config: EngineConfig, content: Content, device: torch.device, **more: Any) -> Any:
