@@ -216,9 +216,8 @@ def _later_stage(fields: Fields, can: Capabilities) -> None:
 
     None is drawn beside layers with memory of another kind.
     """
-    apart = (
-        fields["swa_window"] or fields["virtual_pages"] or set(fields["modes"]) & set(SPEC_MODES)
-    )
+    kinds = ("swa_window", "virtual_pages", "max_encoder_len", "recurrent_state")
+    apart = any(fields[name] for name in kinds) or set(fields["modes"]) & set(SPEC_MODES)
     if not can.later_stages or apart:
         fields["later_stage"] = DIMENSIONS["later_stage"].default
     else:  # by sizes that every case draws

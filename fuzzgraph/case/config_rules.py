@@ -151,12 +151,17 @@ def _check_drafted_prompts(config: EngineConfig) -> None:
 
 
 def _check_later_stage(config: EngineConfig) -> None:
-    """Servers with a pipeline take no drafts."""
-    if config.later_stage and set(config.modes) & set(SPEC_MODES):
+    """Servers with a pipeline take no drafts; layers of one kind alone are numbered on."""
+    if not config.later_stage:
+        return
+    beside = ("swa_window", "max_encoder_len", "recurrent_state", "virtual_pages")
+    others = [name for name in beside if getattr(config, name)]
+    if others or set(config.modes) & set(SPEC_MODES):
         refuse(
             "config.later_stage",
             True,
-            f"needs modes without drafts; got {list(config.modes)}",
+            f"needs modes without drafts and layers of one kind; got {list(config.modes)}"
+            + "".join(f", {name}={getattr(config, name)}" for name in others),
             "Change them, or drop it.",
         )
 
