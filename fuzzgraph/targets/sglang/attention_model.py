@@ -155,7 +155,7 @@ class AttentionModel:
             self._second = SecondLayer(config, attend, on_device)
 
     @property
-    def _columns(self) -> int:
+    def _attended_columns(self) -> int:
         """Of what attention gives for a token."""
         return self._config.num_q_heads * self._config.v_head_dim
 
@@ -195,7 +195,7 @@ class AttentionModel:
         out: torch.Tensor = self.layer(
             q.contiguous(), k.contiguous(), v.contiguous(), forward_batch
         )
-        demand_size(out, len(q), self._columns, _ATTENDED, FORWARD)
+        demand_size(out, len(q), self._attended_columns, _ATTENDED, FORWARD)
         return out
 
     def qkv(
@@ -242,7 +242,7 @@ class AttentionModel:
         else:
             q, k = torch.cat((q_nope, q_rope), -1), torch.cat((k_nope, k_rope), -1)
             out = self.layer(q, k, k_nope, forward_batch, **more)
-        demand_size(out, len(q), self._columns, _ATTENDED, FORWARD)
+        demand_size(out, len(q), self._attended_columns, _ATTENDED, FORWARD)
         return out.flatten(1)  # some backends keep heads apart, as a model takes either
 
 
