@@ -102,6 +102,7 @@ def _coherent(fields: Fields, can: Capabilities, pins: Pins = ()) -> EngineConfi
     _drafted_prompts(fields, can)
     _drafted_blocks(fields, can)
     _ngram_drafts(fields, can)
+    _later_stage(fields, can)
     if "dp_size" not in dict(pins):
         _data_ranks(fields, can)
     if fields["draft_adapter"]:
@@ -208,6 +209,20 @@ def _ngram_drafts(fields: Fields, can: Capabilities) -> None:
         # By sizes that every case draws, so that both kinds come as often as said.
         context, largest = fields["max_context_len"], fields["capture_bs"][-1]
         fields["ngram_drafts"] = (context + largest) % 3 == 0
+
+
+def _later_stage(fields: Fields, can: Capabilities) -> None:
+    """A later stage of a pipeline in one of seven contexts, for a target that has them.
+
+    None is drawn beside layers with memory of another kind.
+    """
+    kinds = ("swa_window", "virtual_pages", "max_encoder_len", "recurrent_state")
+    apart = any(fields[name] for name in kinds) or set(fields["modes"]) & set(SPEC_MODES)
+    if not can.later_stages or apart:
+        fields["later_stage"] = DIMENSIONS["later_stage"].default
+    else:  # by sizes that every case draws
+        drawn = (fields["max_context_len"] + fields["req_pool_size"]) % 7 == 0
+        fields["later_stage"] = fields["later_stage"] or drawn
 
 
 def _data_ranks(fields: Fields, can: Capabilities) -> None:

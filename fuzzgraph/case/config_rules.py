@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from fuzzgraph.case.model import BOUNDS_OF_KEYS, DIMENSIONS, EngineConfig
+from fuzzgraph.case.model import BOUNDS_OF_KEYS, DIMENSIONS, SPEC_MODES, EngineConfig
 from fuzzgraph.case.verified_states import verifies_states
 from fuzzgraph.errors import InvalidCase
 
@@ -38,6 +38,7 @@ def validate_config(config: EngineConfig) -> None:
     _check_decode_only(config)
     _check_states(config)
     _check_drafted_prompts(config)
+    _check_later_stage(config)
     _check_drafted_blocks(config)
     _check_experts(config)
     _check_prefill(config)
@@ -145,6 +146,22 @@ def _check_drafted_prompts(config: EngineConfig) -> None:
             True,
             f"needs recurrent_state, modes=['target_verify'] and spec_topk=1; got recurrent_state="
             f"{config.recurrent_state}, {list(config.modes)} and {config.spec_topk}",
+            "Change them, or drop it.",
+        )
+
+
+def _check_later_stage(config: EngineConfig) -> None:
+    """Servers with a pipeline take no drafts; layers of one kind alone are numbered on."""
+    if not config.later_stage:
+        return
+    beside = ("swa_window", "max_encoder_len", "recurrent_state", "virtual_pages")
+    others = [name for name in beside if getattr(config, name)]
+    if others or set(config.modes) & set(SPEC_MODES):
+        refuse(
+            "config.later_stage",
+            True,
+            f"needs modes without drafts and layers of one kind; got {list(config.modes)}"
+            + "".join(f", {name}={getattr(config, name)}" for name in others),
             "Change them, or drop it.",
         )
 

@@ -325,6 +325,12 @@ class EngineConfig(Record, frozen=True, kw_only=True):
     )] = False
     """Whether drafts are looked up by the last tokens in text that the engine has seen, and no
     model drafts."""
+    later_stage: Annotated[bool, Dimension(
+        needs=Switch("later_stages"), label="later pipeline stage", only_in=("decode", "prefill"),
+        group="features"
+    )] = False
+    """Whether the layers are those of a later rank of a pipeline: their numbers go on behind those
+    of the ranks before, while memory for their KV begins with theirs."""
     prefill_slots: Annotated[int, Dimension(
         bounds=(1, 4096), needs=Most("max_prefill_slots", 1, 8, one_is_none=True),
         label="prefill slots {}", only_in=("prefill",), group="features"

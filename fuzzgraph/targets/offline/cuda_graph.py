@@ -47,12 +47,17 @@ class CudaGraphs:
         graphs: captures and replays.
         kind: names the graphs in messages.
         prepares: whether what they hold prepares a step (`GraphEngine.segment`).
+        shared: whether the engine captures all of them into one pool, as graphs do that are
+            replayed one at a time: their memory would add up otherwise.
     """
 
-    def __init__(self, graphs: GraphEngine, kind: str, *, prepares: bool = False) -> None:
+    def __init__(
+        self, graphs: GraphEngine, kind: str, *, prepares: bool = False, shared: bool = False
+    ) -> None:
         self._graphs = graphs
         self._kind = kind
         self._prepares = prepares
+        self._shared = shared
         self._number = self._size = self._pieces = 0
 
     def names(self) -> dict[str, Any]:
@@ -63,8 +68,11 @@ class CudaGraphs:
         return {"CUDAGraph": self.graph_class(), "graph": self.capture}
 
     @contextlib.contextmanager
-    def capture(self, graph: RecordedCudaGraph, *_: Any, **__: Any) -> Iterator[None]:
+    def capture(
+        self, graph: RecordedCudaGraph, pool: Any = None, *_: Any, **__: Any
+    ) -> Iterator[None]:
         """In place of `torch.cuda.graph(graph, pool=..., stream=...)`: one whole graph."""
+        self._demand_pool(pool)
         self._number += 1
         key = f"{self._kind}/{self._number}"
         with self._graphs.segment(key=key, prepares=self._prepares) as graph.captured:
@@ -78,19 +86,27 @@ class CudaGraphs:
 
     def graph_class(self) -> type[RecordedCudaGraph]:
         """In place of `torch.cuda.CUDAGraph`: each of its graphs is the next piece."""
-        next_piece = self.record
+        next_piece, demand_pool = self.record, self._demand_pool
 
         class CUDAGraph(RecordedCudaGraph):
             def __init__(self, *_: object, **__: object) -> None:
                 self._capturing = contextlib.ExitStack()
 
-            def capture_begin(self, *_: object, **__: object) -> None:
+            def capture_begin(self, pool: object = None, *_: object, **__: object) -> None:
+                demand_pool(pool)
                 self.captured = self._capturing.enter_context(next_piece())
 
             def capture_end(self) -> None:
                 self._capturing.close()
 
         return CUDAGraph
+
+    def _demand_pool(self, pool: object) -> None:
+        if self._shared and pool != POOL:
+            raise EngineError(
+                f"a graph of the {self._kind} runner is captured into {pool!r}, not into the pool "
+                "that all graphs share; memory of all sizes adds up"
+            )
 
     def record(self) -> contextlib.AbstractContextManager[CapturedGraph[None]]:
         """What runs in the block becomes the next piece, replayed on what the last one left."""

@@ -13,7 +13,7 @@ import torch
 
 from fuzzgraph.errors import EngineError
 
-__all__ = ["demand_instance", "demand_key", "demand_lookup", "demand_rows"]
+__all__ = ["demand_instance", "demand_key", "demand_lookup", "demand_rows", "demand_size"]
 
 Value = TypeVar("Value")
 
@@ -57,6 +57,20 @@ def demand_rows(value: Any, rows: int | None, what: str, where: str) -> torch.Te
     demand_instance(value, torch.Tensor, what, where)
     if rows is not None and (not value.dim() or len(value) != rows):
         raise EngineError(f"{where} got {_said(value)} for {what}, where there are {rows} rows")
+    found: torch.Tensor = value
+    return found
+
+
+def demand_size(value: Any, rows: int, columns: int, what: str, where: str) -> torch.Tensor:
+    """The tensor that the engine computed, if it has this many numbers in whichever shape.
+
+    Raises:
+        EngineError: it is no tensor, or has another number of them.
+    """
+    demand_instance(value, torch.Tensor, what, where)
+    if value.numel() != rows * columns:
+        there = f"there are {rows} rows of {columns} numbers"
+        raise EngineError(f"{where} got {_said(value)} for {what}, where {there}")
     found: torch.Tensor = value
     return found
 

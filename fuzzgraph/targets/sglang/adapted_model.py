@@ -14,7 +14,7 @@ from fuzzgraph import adapted_layer
 from fuzzgraph.adapted_layer import ADAPTED_INPUT, LAYERS, Layer
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.case.adapters import most_adapters
-from fuzzgraph.targets.offline.demands import demand_instance, demand_lookup
+from fuzzgraph.targets.offline.demands import demand_lookup, demand_size
 from fuzzgraph.targets.offline.package import call_with_known
 from fuzzgraph.targets.sglang.attention_model import FORWARD, AttentionModel, Rope
 from fuzzgraph.targets.sglang.release import engine_module
@@ -66,7 +66,7 @@ class AdaptedModel(AttentionModel):
         found = [attended]
         for each in LAYERS:
             out, _ = getattr(getattr(layers, _BLOCKS[each.name]), each.name)(x)
-            demand_instance(out, torch.Tensor, _COMPUTED, FORWARD)
+            demand_size(out, len(x), each.columns, _COMPUTED, FORWARD)
             found.append(out)
         return torch.cat(found, dim=-1)
 

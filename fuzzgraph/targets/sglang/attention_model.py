@@ -18,7 +18,7 @@ import torch
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.content import Content, content_for
 from fuzzgraph.row_mixing import with_mixed
-from fuzzgraph.targets.offline.demands import demand_instance, demand_rows
+from fuzzgraph.targets.offline.demands import demand_instance, demand_rows, demand_size
 from fuzzgraph.targets.offline.embeddings import looked_up_qkv
 from fuzzgraph.targets.offline.package import call_with_known
 from fuzzgraph.targets.offline.second_layer import (
@@ -116,6 +116,10 @@ def _rows_for_logits(hidden: torch.Tensor, forward_batch: Any) -> torch.Tensor:
     return rows
 
 
+_LAYERS_BEFORE = 2
+"""On the ranks of a pipeline before a later one."""
+
+
 class AttentionModel:
     """What the engine's model runner calls its model.
 
@@ -141,13 +145,19 @@ class AttentionModel:
         self.embed = on_device(content.weights["embed"])
         self.pos_embed = on_device(content.weights["pos_embed"])
         local = {"use_irope": True} if config.attention_chunk_size else {}
-        self.layer = engine_layer(config, content, device, layer_id=self.full_layer, **local)
+        first = first_layer(config) + self.full_layer
+        self.layer = engine_layer(config, content, device, layer_id=first, **local)
         self._second: SecondLayer | None = None
         self._maps: WindowSlots | PageTables | None = None
         if config.swa_window:
             windowed = {"layer_id": WINDOW_LAYER, "sliding_window_size": config.swa_window}
             attend = engine_layer(config, second_content(config), device, **windowed)
             self._second = SecondLayer(config, attend, on_device)
+
+    @property
+    def _attended_columns(self) -> int:
+        """Of what attention gives for a token."""
+        return self._config.num_q_heads * self._config.v_head_dim
 
     @property
     def layers(self) -> tuple[Any, ...]:
@@ -185,7 +195,7 @@ class AttentionModel:
         out: torch.Tensor = self.layer(
             q.contiguous(), k.contiguous(), v.contiguous(), forward_batch
         )
-        demand_instance(out, torch.Tensor, _ATTENDED, FORWARD)
+        demand_size(out, len(q), self._attended_columns, _ATTENDED, FORWARD)
         return out
 
     def qkv(
@@ -232,8 +242,13 @@ class AttentionModel:
         else:
             q, k = torch.cat((q_nope, q_rope), -1), torch.cat((k_nope, k_rope), -1)
             out = self.layer(q, k, k_nope, forward_batch, **more)
-        demand_instance(out, torch.Tensor, _ATTENDED, FORWARD)
+        demand_size(out, len(q), self._attended_columns, _ATTENDED, FORWARD)
         return out.flatten(1)  # some backends keep heads apart, as a model takes either
+
+
+def first_layer(config: EngineConfig) -> int:
+    """Number of the first layer on this rank of a pipeline."""
+    return _LAYERS_BEFORE if config.later_stage else 0
 
 
 def engine_layer(config: EngineConfig, content: Content, device: torch.device, **more: Any) -> Any:

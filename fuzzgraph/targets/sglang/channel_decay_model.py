@@ -20,7 +20,7 @@ from fuzzgraph.recurrent_layers.channel_decay import (
     CHANNEL_OUTPUT,
     CHANNELS,
 )
-from fuzzgraph.targets.offline.demands import demand_instance, demand_lookup, demand_rows
+from fuzzgraph.targets.offline.demands import demand_lookup, demand_rows, demand_size
 from fuzzgraph.targets.sglang.attention_model import FORWARD
 from fuzzgraph.targets.sglang.delta_net_model import LAYER, normed
 from fuzzgraph.targets.sglang.hybrid_model import COMPUTED, HybridModel
@@ -84,6 +84,6 @@ class ChannelDecayModel(HybridModel):
         read = self.recurrent(
             forward_batch=forward_batch, mixed_qkv=tokens + places, a=gates, b=betas[None]
         )
-        demand_instance(read, torch.Tensor, COMPUTED, FORWARD)
+        demand_size(read, len(input_ids), CHANNEL_OUTPUT, COMPUTED, FORWARD)
         heads = read.reshape(-1, CHANNEL_HEADS, CHANNELS)
         return normed(heads, CHANNEL_EPSILON).reshape(-1, CHANNEL_OUTPUT)

@@ -16,7 +16,7 @@ import torch
 
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.content import content_for
-from fuzzgraph.targets.offline.demands import demand_instance
+from fuzzgraph.targets.offline.demands import demand_size
 from fuzzgraph.targets.sglang.attention_model import (
     FORWARD,
     AttentionModel,
@@ -55,7 +55,7 @@ class CrossAttentionModel(AttentionModel):
             return own
         # Keys and values of an encoder are there: a decode hands over none.
         seen: torch.Tensor = self.cross(q.contiguous(), None, None, forward_batch)
-        demand_instance(seen, torch.Tensor, "what cross attention computed", FORWARD)
+        demand_size(seen, len(q), self._attended_columns, "what cross attention computed", FORWARD)
         return own + (lens != 0).reshape(-1, 1) * seen
 
 

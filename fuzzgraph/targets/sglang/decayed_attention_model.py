@@ -21,7 +21,7 @@ from fuzzgraph.recurrent_layers.decayed_attention import (
     LINEAR_OUTPUT,
     LINEAR_WIDTH,
 )
-from fuzzgraph.targets.offline.demands import demand_instance, demand_lookup, demand_rows
+from fuzzgraph.targets.offline.demands import demand_lookup, demand_rows, demand_size
 from fuzzgraph.targets.sglang.attention_model import FORWARD
 from fuzzgraph.targets.sglang.delta_net_model import normed
 from fuzzgraph.targets.sglang.hybrid_model import COMPUTED, HybridModel
@@ -61,6 +61,6 @@ class DecayedAttentionModel(HybridModel):
         heads = (tokens + places).view(len(tokens), 3, LINEAR_HEADS, LINEAR_WIDTH)
         q, k, v = (part.contiguous() for part in heads.unbind(1))
         read = self.recurrent(q, k, v, forward_batch)
-        demand_instance(read, torch.Tensor, COMPUTED, FORWARD)
+        demand_size(read, len(input_ids), LINEAR_OUTPUT, COMPUTED, FORWARD)
         heads = read.reshape(-1, LINEAR_HEADS, LINEAR_WIDTH)
         return normed(heads, LINEAR_EPSILON).reshape(-1, LINEAR_OUTPUT)

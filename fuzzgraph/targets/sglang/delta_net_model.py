@@ -14,7 +14,7 @@ import torch
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.content import DTYPES, STATE_WIDTH, content_for
 from fuzzgraph.recurrent_layers import delta_rule
-from fuzzgraph.targets.offline.demands import demand_instance, demand_lookup, demand_rows
+from fuzzgraph.targets.offline.demands import demand_lookup, demand_rows, demand_size
 from fuzzgraph.targets.sglang.attention_model import FORWARD
 from fuzzgraph.targets.sglang.hybrid_model import COMPUTED, HybridModel
 from fuzzgraph.targets.sglang.release import engine_module, has_module
@@ -80,7 +80,7 @@ class DeltaNetModel(HybridModel):
         read = self.recurrent(
             forward_batch=forward_batch, mixed_qkv=tokens + places, a=gates, b=betas
         )
-        demand_instance(read, torch.Tensor, COMPUTED, FORWARD)
+        demand_size(read, len(input_ids), STATE_WIDTH, COMPUTED, FORWARD)
         return _normed(read)
 
 

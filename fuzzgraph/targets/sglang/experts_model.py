@@ -14,7 +14,7 @@ import torch
 from fuzzgraph import expert_layer
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.expert_layer import ATTENDED, EXPERT_WIDTH, INTERMEDIATE
-from fuzzgraph.targets.offline.demands import demand_instance, demand_lookup
+from fuzzgraph.targets.offline.demands import demand_lookup, demand_size
 from fuzzgraph.targets.sglang.attention_model import FORWARD, AttentionModel, Rope
 from fuzzgraph.targets.sglang.release import engine_module
 
@@ -89,7 +89,7 @@ class ExpertsModel(AttentionModel):
         recorder = engine_module(RECORDER).get_global_expert_distribution_recorder()
         with recorder.with_current_layer(_LAYER):
             out = self.block(torch.cat((own, seen), dim=1), forward_batch)
-        demand_instance(out, torch.Tensor, _COMPUTED, FORWARD)
+        demand_size(out, len(own), EXPERT_WIDTH, _COMPUTED, FORWARD)
         ids = [each.to(out.dtype) for each in self._chosen]
         self._chosen.clear()
         return torch.cat((attended, out, *ids), dim=1)

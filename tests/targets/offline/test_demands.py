@@ -14,6 +14,7 @@ from fuzzgraph.targets.offline.demands import (
     demand_key,
     demand_lookup,
     demand_rows,
+    demand_size,
 )
 
 
@@ -36,6 +37,24 @@ def test_what_is_there_is_handed_back() -> None:
 def test_other_than_so_many_rows_is_the_engines_error(value: Any, message: str) -> None:
     with pytest.raises(EngineError, match=message):
         demand_rows(value, 3, "positions", "forward")
+
+
+@pytest.mark.parametrize("value", [torch.zeros(3, 2), torch.zeros(1, 3, 1, 2), torch.zeros(6)])
+def test_numbers_of_all_rows_may_come_in_any_shape(value: torch.Tensor) -> None:
+    assert demand_size(value, 3, 2, "what a layer computed", "forward") is value
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (torch.zeros(3, 4), r"got float32 \[3, 4\] .*, where there are 3 rows of 2 numbers"),
+        (torch.zeros(2, 2), r"got float32 \[2, 2\] .*, where there are 3 rows of 2 numbers"),
+        (None, "got None for what a layer computed, which is a Tensor"),
+    ],
+)
+def test_other_than_so_many_numbers_is_the_engines_error(value: Any, message: str) -> None:
+    with pytest.raises(EngineError, match=message):
+        demand_size(value, 3, 2, "what a layer computed", "forward")
 
 
 def test_a_key_that_was_never_made_is_the_engines_error() -> None:

@@ -14,7 +14,7 @@ from fuzzgraph.graphs import open_engine
 from fuzzgraph.memory import GuardedMemory
 from fuzzgraph.observation import PaddingRule
 from fuzzgraph.targets.offline import fields
-from fuzzgraph.targets.offline.cuda_graph import CudaGraphs
+from fuzzgraph.targets.offline.cuda_graph import POOL, CudaGraphs
 from fuzzgraph.targets.offline.cuda_on_cpu import DEVICE, STREAMS, cuda_on_cpu
 from fuzzgraph.targets.offline.import_stubs import allow_absent, leave_out
 from fuzzgraph.targets.offline.patching import replaced_names
@@ -90,6 +90,19 @@ def test_what_an_engine_captures_by_torch_cuda_graph_is_replayed() -> None:
     graph.replay()
     assert total.item() == before + 5
     assert graphs.captured == 1
+
+
+def test_a_graph_in_a_pool_of_its_own_is_the_engines_error_where_graphs_share_one() -> None:
+    graphs = open_engine("recorder", GuardedMemory(capacity=1 << 22))
+    with replaced_names([torch.cuda], CudaGraphs(graphs, "prefill", shared=True).names()):
+        graph = torch.cuda.CUDAGraph()
+        with torch.no_grad(), torch.cuda.graph(graph, pool=POOL):
+            pass
+        alone = "a graph of the prefill runner is captured into None, not into the pool"
+        with pytest.raises(EngineError, match=alone), torch.cuda.graph(graph):
+            pass
+        with pytest.raises(EngineError, match=alone):
+            torch.cuda.CUDAGraph().capture_begin(capture_error_mode="global")
 
 
 def test_names_are_put_back_after_an_error_and_missing_ones_are_left_out() -> None:

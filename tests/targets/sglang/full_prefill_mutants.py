@@ -7,11 +7,14 @@ from typing import Any
 
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.ports import GraphEngine
+from fuzzgraph.targets.offline.patching import replaced_names
+from fuzzgraph.targets.sglang.release import engine_module
 from fuzzgraph.targets.sglang.runners.full_prefill import FullPrefillSession, FullPrefillTarget
 from fuzzgraph.targets.sglang.runners.prefill_cuda_graph_runner import FULL
 from fuzzgraph.world import Batch
 from tests.targets.sglang.changed_lines import change_line
 
+_BACKEND = "sglang.srt.model_executor.runner_backend.full_cuda_graph_backend"
 Plant = Callable[[FullPrefillSession], None]
 
 
@@ -98,6 +101,26 @@ def replays_nothing() -> FullPrefillTarget:
             session.runner._engine.backend, "replay", "self._graphs[shape_key].replay()"
         )
     )
+
+
+class _PoolForEachGraph(FullPrefillSession):
+    """Changed before its graphs are captured."""
+
+    def capture(self) -> None:
+        backend = engine_module(_BACKEND)
+        asked = {"get_or_create_global_graph_memory_pool": lambda device: None}
+        with replaced_names([backend], asked):
+            super().capture()
+
+
+def has_a_pool_for_each_graph() -> FullPrefillTarget:
+    """Graphs are not captured into the pool that all share."""
+
+    class Target(FullPrefillTarget):
+        def open_session(self, config: EngineConfig, graphs: GraphEngine) -> FullPrefillSession:
+            return _PoolForEachGraph(config, graphs, FULL)
+
+    return Target("sglang-full-prefill")
 
 
 def keeps_count() -> FullPrefillTarget:

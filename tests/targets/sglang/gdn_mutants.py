@@ -139,6 +139,21 @@ class _EverythingStays(_Mutant):
         del self.backend.update_mamba_state_after_mtp_verify
 
 
+class _ValuesForKeys(_Mutant):
+    """Keys and values change places, which makes outputs as wide as keys."""
+
+    def _open_backend(self, runner: Any) -> Any:
+        backend = super()._open_backend(runner)
+        dispatcher = backend.linear_attn_backend.kernel_dispatcher
+        verify = dispatcher.target_verify
+
+        def swapped(*args: Any, k: torch.Tensor, v: torch.Tensor, **more: Any) -> Any:
+            return verify(*args, k=v, v=k, **more)
+
+        dispatcher.target_verify = swapped
+        return backend
+
+
 class _OneScratchRow(_Mutant):
     """States of a verify's tokens are kept in one place for all rows."""
 
@@ -241,3 +256,7 @@ def betas_of_the_first_row() -> _Planted:
 
 def betas_of_one_head() -> _Planted:
     return _Planted(_BetasOfOneHead, "target_verify")
+
+
+def values_for_keys() -> _Planted:
+    return _Planted(_ValuesForKeys, "target_verify")

@@ -11,7 +11,7 @@ from fuzzgraph.targets.sglang.backends import fa3, flashmla, trtllm_mla
 from fuzzgraph.targets.sglang.backends.attention_backend import BackendTarget
 from fuzzgraph.targets.sglang.release import engine_module
 
-__all__ = ["tiles_of_the_capture", "unwritten_rope", "unwritten_rope_fa3"]
+__all__ = ["stages_added_up", "tiles_of_the_capture", "unwritten_rope", "unwritten_rope_fa3"]
 
 
 def tiles_of_the_capture() -> BackendTarget:
@@ -38,6 +38,21 @@ def tiles_of_the_capture() -> BackendTarget:
         return session
 
     target.open = open_planning_once  # type: ignore[method-assign]
+    return target
+
+
+def stages_added_up() -> BackendTarget:
+    """Values are looked up by the number of their layer and that of the first one."""
+    target = trtllm_mla.target("sglang-trtllm-mla", "decode")
+    open_session = target.open
+
+    def open_mixed_up(config: EngineConfig, graphs: Any) -> Any:
+        session: Any = open_session(config, graphs)
+        pool = session._model_runner.token_to_kv_pool
+        pool.get_key_buffer = lambda layer: pool.kv_buffer[layer + pool.start_layer]
+        return session
+
+    target.open = open_mixed_up  # type: ignore[method-assign]
     return target
 
 

@@ -102,6 +102,7 @@ def test_the_engine_itself_pads_and_replays_one_graph(workers: Workers, version:
         ("rounds_pages_down", ("contract", "page_table")),
         ("keeps_window_slots", ("contract", "swa_out_cache_loc")),
         ("replays_nothing", ("reference", "attention")),
+        ("has_a_pool_for_each_graph", ("survival", "")),
     ],
 )
 def test_one_changed_line_is_found_out(

@@ -154,6 +154,7 @@ def test_configs_that_the_model_cannot_have_are_refused(
         ("one_scratch_row", verifies(*KEPT_LESS_AND_LESS), ("computes", "temporal")),
         ("betas_of_the_first_row", decodes(*MOVED), ("computes", "gated_delta")),
         ("betas_of_one_head", verifies(*KEPT_LESS_AND_LESS), ("computes", "gated_delta")),
+        ("values_for_keys", verifies(*KEPT_LESS_AND_LESS), ("survives", "")),
     ],
 )
 def test_a_planted_bug_of_the_backend_is_found(

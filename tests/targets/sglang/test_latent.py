@@ -77,6 +77,29 @@ class TestReleases:
         found = seen(workers, "0.5.23", latent_case(page_size, (5, 150), (130, 6)), target)
         assert expected <= found and bool(found) == bool(expected)
 
+    @pytest.mark.parametrize(
+        ("target", "later", "expected"),
+        [
+            ("sglang-trtllm-mla", True, set()),
+            ("tests.targets.sglang.latent_mutants:stages_added_up", False, set()),
+            ("tests.targets.sglang.latent_mutants:stages_added_up", True, {("survival", "")}),
+        ],
+    )
+    def test_layers_of_a_later_stage_are_counted_from_its_first_one(
+        self, workers: Workers, target: str, later: bool, expected: set[tuple[str, str]]
+    ) -> None:
+        case = latent_case(64, (5, 66), (7,), later_stage=later)
+        assert seen(workers, "0.5.23", case, target) == expected
+
+    @pytest.mark.parametrize(("version", "opens"), [("0.5.17", False), ("0.5.18", True)])
+    def test_triton_attention_asked_for_layer_0_of_a_later_stage(
+        self, workers: Workers, version: str, opens: bool
+    ) -> None:
+        """See reports/findings/sglang-triton-later-stage.md."""
+        case = decode_case((5, 6), max_context_len=16, later_stage=True)
+        expected = set() if opens else {("survival", "")}
+        assert seen(workers, version, case, "sglang-triton") == expected
+
     @pytest.mark.parametrize("version", ["0.5.13", "0.5.23"])
     @pytest.mark.parametrize(("page_size", "topk"), [(1, 1), (16, 1), (1, 2)])
     def test_flash_attention_verifies_latent_rows(

@@ -233,6 +233,7 @@ class BackendTarget(SglangTarget):
         has["swa_window"] = backend.windows
         has["virtual_pages"] = backend.windows and backend.unified
         has["attention_chunks"] = backend.chunks
+        has["later_stages"] = mode == "decode" and not (missing or has.get("encoder_only"))
         self.capabilities = Capabilities(**has)
 
     def refused(self, config: EngineConfig) -> str | None:

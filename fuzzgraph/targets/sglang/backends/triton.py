@@ -79,7 +79,7 @@ def _refused_widths(config: EngineConfig) -> str | None:
 OF_ONE_RANK: Mapping[str, Any] = MappingProxyType({
     "max_tp_size": 1, "max_dp_size": 1, "idle_alone": True, "max_spec_topk": 1,
     "capture_beyond_pool": False, "swa_window": False, "virtual_pages": False,
-    "row_mixings": ("none",),
+    "row_mixings": ("none",), "later_stages": False,
 })  # fmt: skip
 """Capabilities of a target with another layer beside attention, which no other rank shares."""
 
@@ -117,6 +117,7 @@ class TritonTarget(SglangTarget):
             swa_window=attention == "mha",
             virtual_pages=attention == "mha",
             prefix_by_group=False,
+            later_stages=mode == "decode",
         )
 
     def refused(self, config: EngineConfig) -> str | None:

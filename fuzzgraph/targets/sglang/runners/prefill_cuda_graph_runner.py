@@ -99,7 +99,7 @@ class PrefillRunnerDriver:
         self._runner = runner
         self._module = engine_module(prefill_module(kind) or kind.module)
         self._class = kind.runner if kind.module == self._module.__name__ else None
-        self._segments = CudaGraphs(graphs, "prefill")
+        self._segments = CudaGraphs(graphs, "prefill", shared=True)
         self._on_capture = on_capture
         self._device = PrefillDevice(
             self._module,

@@ -23,7 +23,7 @@ from fuzzgraph.case import EngineConfig, group_configs
 from fuzzgraph.content import content_for
 from fuzzgraph.targets.offline.package import call_with_known
 from fuzzgraph.targets.offline.stub import Stub
-from fuzzgraph.targets.sglang.attention_model import as_logits
+from fuzzgraph.targets.sglang.attention_model import as_logits, first_layer
 from fuzzgraph.targets.sglang.release import engine_module, has_module
 from fuzzgraph.targets.sglang.sliding_window import window_allocator, window_pool
 from fuzzgraph.targets.sglang.stubs.hybrid_pools import (
@@ -89,7 +89,7 @@ def _hf_config(config: EngineConfig) -> Any:
         hidden_size=ranks * config.num_q_heads * config.head_dim,
         intermediate_size=1,
         num_attention_heads=ranks * config.num_q_heads,
-        num_hidden_layers=_layers(config),
+        num_hidden_layers=first_layer(config) + _layers(config),
         num_key_value_heads=ranks * config.num_kv_heads,
         vocab_size=32,
     )
@@ -207,7 +207,9 @@ def kv_pool(
         return window_pool(config, slots, **common)
     if hybrid is not None:
         return hybrid_kv_pool(config, hybrid, slots, requests.mamba_pool, **common)
-    common |= dict(layer_num=_layers(config), enable_memory_saver=False)
+    first, layers = first_layer(config), _layers(config)
+    common |= dict(layer_num=layers, start_layer=first, end_layer=first + layers - 1)
+    common |= dict(enable_memory_saver=False)
     if config.attention == "mla":
         return pools.MLATokenToKVPool(slots, **latent_widths(config), **common)
     return pools.MHATokenToKVPool(

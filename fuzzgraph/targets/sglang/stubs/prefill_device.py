@@ -98,10 +98,10 @@ class PrefillDevice:
         yield Stub(stream=POOL if self.splits else None)
 
     def _whole(
-        self, cuda_graph: RecordedCudaGraph, *_: Any, **__: Any
+        self, cuda_graph: RecordedCudaGraph, *args: Any, **more: Any
     ) -> contextlib.AbstractContextManager[None]:
         """In place of `torch.cuda.graph`, by which a full graph captures all at once."""
-        return self._segments.capture(cuda_graph)
+        return self._segments.capture(cuda_graph, *args, **more)
 
     def _compile(self, body: Callable[..., Any], **_: Any) -> SplitForward:
         return SplitForward(body, self._sizes, self._segments, self._on_capture)
