@@ -96,7 +96,7 @@ def test_a_graph_in_a_pool_of_its_own_is_the_engines_error_where_graphs_share_on
     graphs = open_engine("recorder", GuardedMemory(capacity=1 << 22))
     with replaced_names([torch.cuda], CudaGraphs(graphs, "prefill", shared=True).names()):
         graph = torch.cuda.CUDAGraph()
-        with torch.no_grad(), torch.cuda.graph(graph, pool=POOL):
+        with torch.no_grad(), torch.cuda.graph(graph, pool=POOL):  # type: ignore[arg-type]
             pass
         alone = "a graph of the prefill runner is captured into None, not into the pool"
         with pytest.raises(EngineError, match=alone), torch.cuda.graph(graph):
