@@ -133,6 +133,12 @@ class VerifiedInputs(StatePlane):
         return StateRows(rows, batch.state_slots, values)
 
 
+_HALF_ROUNDING = 2e-3
+"""How far a state may be off, as a part of each number, where kernels over chunks keep what they
+add to it in half precision: a few roundings of that. Values of two tokens are further apart in most
+columns."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Kept:
     """What one field of `Pools` keeps."""
@@ -189,4 +195,5 @@ def state_planes(pools: Pools, content: Content, config: EngineConfig) -> Iterat
             turned = name in pools.transposed_states
             values = kept.transposed() if turned else kept.values
             kind = inputs if kept.convolution else states
-            yield kind(plane, content, values, kept.rounding)
+            half = config.dtype != "float32" and kept.shape
+            yield kind(plane, content, values, _HALF_ROUNDING if half else kept.rounding)

@@ -5,7 +5,8 @@ With q, k and v after the convolution and its SiLU, k of length 1, a step is
 of its own for each channel of the key (Kimi Team 2025, "Kimi Linear", equation 1;
 flash-linear-attention fla/ops/kda/naive.py). The recurrence here runs token by token in float64.
 The model's numbers leave nothing to round: a token's key is the unit vector of its position, so
-channel p holds what is left of the value of the token at position p. A decay is 0, 1/2 or 1 and
+channel p holds what is left of the value of the token at position p; one token in four has the key
+of the one before, and replaces its value or half of it. A decay is 0, 1/2 or 1 and
 beta 1/2 or 1, both by token and head, the decay by channel too: a gate of another row, head or
 channel shows in the state, and so does a token that is missing or counted twice. Queries weigh the
 last four tokens, and read every channel.
@@ -21,6 +22,7 @@ import torch
 
 from fuzzgraph.content import Content
 from fuzzgraph.recurrent_layers.queries_keys_values import (
+    delta_keys,
     normed,
     position_inputs,
     token_inputs,
@@ -93,7 +95,7 @@ def channel_token_inputs(content: Content) -> torch.Tensor:
 
 def channel_position_inputs() -> torch.Tensor:
     """[CHANNELS, CHANNEL_COLUMNS] float32: what its position adds."""
-    return position_inputs(CHANNELS, CHANNEL_HEADS, CHANNEL_OUTPUT, _KEY)
+    return position_inputs(CHANNELS, CHANNEL_HEADS, CHANNEL_OUTPUT, _KEY, delta_keys(CHANNELS))
 
 
 def channel_conv_weights() -> torch.Tensor:
@@ -108,10 +110,10 @@ def _states_of(content: Content, tokens: torch.Tensor) -> torch.Tensor:
     values = values_of_tokens(content, CHANNEL_OUTPUT).double().view(VOCAB, CHANNEL_HEADS, CHANNELS)
     state = torch.zeros(CHANNEL_HEADS, CHANNELS, CHANNELS, dtype=torch.float64)
     states = [state]
-    for position, token in enumerate(tokens.tolist()):
+    for key, token in zip(delta_keys(len(tokens)).tolist(), tokens.tolist(), strict=True):
         state = state * decays[token][:, None, :]
-        known = state[:, :, position]
-        state[:, :, position] = known + betas[token][:, None] * (values[token] - known)
+        known = state[:, :, key]
+        state[:, :, key] = known + betas[token][:, None] * (values[token] - known)
         states.append(state)
     return torch.stack(states)
 

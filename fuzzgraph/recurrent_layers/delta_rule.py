@@ -9,8 +9,10 @@ numbers make states exact in float32: beta is 1/2 or 1, by token and head, and t
 the unit vector of its position. So column p of a state is the value of the token at position p, or
 half of it: a token that is missing or foreign shows, a beta of another token or head, and one that
 is counted twice, which leaves three quarters where beta is 1/2, as it is in half of the heads for
-each token. exp(g) is 1 for ever in the first half of the heads; in the others it is 0 at one token
-in four, which begins the state anew, so that a gate of another token shows. SiLU gives back large
+each token. One token in four has the key of the one before, and replaces its value or half of it:
+what kernels over chunks solve for the tokens of a chunk shows in no other way. exp(g) is 1 for ever
+in the first half of the heads; in the others it is 0 at one token in four, which begins the state
+anew, so that a gate of another token shows. SiLU gives back large
 numbers as they are, and keys and values are large. The convolution leaves both as they are; queries
 weigh the last four tokens, and read every column.
 """
@@ -21,6 +23,8 @@ import torch
 
 from fuzzgraph.content import STATE_WIDTH, Content
 from fuzzgraph.recurrent_layers.queries_keys_values import (
+    REPLACES,
+    delta_keys,
     normed,
     position_inputs,
     token_inputs,
@@ -89,7 +93,7 @@ def delta_betas() -> torch.Tensor:
 
 def delta_position_inputs() -> torch.Tensor:
     """[POSITIONS, DELTA_COLUMNS] float32: what its position adds."""
-    return position_inputs(POSITIONS, KEY_HEADS, STATE_WIDTH, _KEY)
+    return position_inputs(POSITIONS, KEY_HEADS, STATE_WIDTH, _KEY, delta_keys(POSITIONS))
 
 
 def delta_conv_weights() -> torch.Tensor:
@@ -107,6 +111,11 @@ def delta_states(content: Content, batch: Batch, rows: IntArray, lens: IntArray)
         values[entry, :length] = by_token[tokens]
         start = max(begins_anew[tokens].nonzero().flatten().tolist(), default=0)
         values[entry, :start, _LASTING_HEADS * HEAD_WIDTH :] = 0.0
+        replacing = torch.arange(length)[REPLACES - 1 :: REPLACES]
+        left = 1.0 - betas[tokens[replacing]]
+        values[entry, replacing - 1] *= left
+        values[entry, replacing - 1] += values[entry, replacing]
+        values[entry, replacing] = 0.0
     return values.transpose(1, 2).reshape(len(rows), DELTA_WIDTH)
 
 

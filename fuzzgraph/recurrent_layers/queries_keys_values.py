@@ -1,7 +1,8 @@
 """What tokens and their positions bring to a layer as q, k and v, one beside the other.
 
 The key of a token is the unit vector of its position, so a state keeps the values of its tokens
-apart; a query is about the token and its position, and reads every channel.
+apart; in a delta rule one token in four has the key of the one before, whose value it replaces, by
+its beta. A query is about the token and its position, and reads every channel.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from fuzzgraph.world import VOCAB
 
 _VALUE = 64.0
 _QUERY_AT_POSITION = 8.0
+REPLACES = 4
+"""The last of so many positions has the key of the one before, where a rule replaces values."""
 
 
 def values_of_tokens(content: Content, columns: int) -> torch.Tensor:
@@ -30,15 +33,26 @@ def token_inputs(content: Content, keys: int, values: int) -> torch.Tensor:
     return torch.cat((gain.expand(-1, keys), nothing, values_of_tokens(content, values)), dim=1)
 
 
-def position_inputs(positions: int, heads: int, values: int, key: float) -> torch.Tensor:
+def delta_keys(positions: int) -> torch.Tensor:
+    """[positions] channel of each position's key in a delta rule."""
+    places = torch.arange(positions)
+    return places - (places % REPLACES == REPLACES - 1).long()
+
+
+def position_inputs(
+    positions: int, heads: int, values: int, key: float, keys: torch.Tensor | None = None
+) -> torch.Tensor:
     """[positions, 2 * heads * positions + values] float32: what its position adds.
 
     Args:
-        key: the number at the position in each head of a key.
+        key: the number in each head of a key.
+        keys: [positions] channel at which it stands; None for the position's own.
     """
-    units = torch.eye(positions).repeat(1, heads)
+    own = torch.eye(positions)
+    units = (own, own if keys is None else own[keys])
+    query, at_key = (each.repeat(1, heads) for each in units)
     nothing = torch.zeros(positions, values)
-    return torch.cat((_QUERY_AT_POSITION * units, key * units, nothing), dim=1)
+    return torch.cat((_QUERY_AT_POSITION * query, key * at_key, nothing), dim=1)
 
 
 def normed(read: torch.Tensor, epsilon: float) -> torch.Tensor:

@@ -29,6 +29,7 @@ from fuzzgraph.recurrent_layers.delta_rule import (
     delta_states,
     delta_token_inputs,
 )
+from fuzzgraph.recurrent_layers.queries_keys_values import delta_keys
 from fuzzgraph.recurrent_layers.short_convolution import CONV_WIDTH
 from fuzzgraph.world import Batch
 
@@ -102,11 +103,13 @@ def test_states_and_outputs_are_those_of_the_definition(lengths: tuple[int, ...]
 def test_half_of_the_heads_forget_at_one_token_in_four() -> None:
     batch, content = batch_of(33), content_for(CONFIG)
     state = delta_states(content, batch, np.arange(1), batch.seq_lens)[0]
-    heads = state.view(HEADS, HEAD_WIDTH, POSITIONS)[:, 0, :33]
+    heads = state.view(HEADS, HEAD_WIDTH, POSITIONS)[:, 0]
     last = max(np.flatnonzero(batch.kv_tokens.row(0)[:33] % 4 == 1))
     assert last > 0
-    assert heads[:2].ne(0).all() and heads[2:, last:].ne(0).all()
-    assert heads[2:, :last].eq(0).all()
+    keys = delta_keys(33)
+    assert all(set(head.nonzero().flatten().tolist()) == set(keys.tolist()) for head in heads[:2])
+    left = set(keys[last:].tolist())
+    assert all(set(head.nonzero().flatten().tolist()) == left for head in heads[2:])
 
 
 def test_each_token_of_a_verify_has_the_output_behind_it() -> None:
@@ -134,6 +137,19 @@ def test_states_are_exact_in_float32() -> None:
         state += beta[:, None] * torch.outer(v - state @ k, k)
     truth = delta_states(content, batch, np.arange(1), batch.seq_lens)
     assert torch.equal(state.flatten(), truth[0])
+
+
+def test_one_token_in_four_changes_the_column_of_the_one_before() -> None:
+    batch, content = batch_of(8), content_for(CONFIG)
+    after_three, after_four, after_five = (
+        delta_states(content, batch, np.arange(1), np.array([length])).view(HEADS, -1, POSITIONS)
+        for length in (3, 4, 5)
+    )
+    lasting = slice(HEADS // 2)
+    changed = (after_four != after_three)[lasting]
+    assert changed.flatten(0, 1).any(0).nonzero().flatten().tolist() == [2]
+    assert after_four[..., 3].eq(0).all()
+    assert torch.equal(after_five[lasting, :, 2], after_four[lasting, :, 2])
 
 
 def test_a_token_counted_twice_or_left_out_shows_in_one_column() -> None:
