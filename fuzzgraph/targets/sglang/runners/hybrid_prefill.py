@@ -135,7 +135,7 @@ class FlatGatesPrefillSession(ChannelDecayPrefillSession):
 
 
 class DeltaNetPrefillTarget(PrefillTarget):
-    """Breakable prefill graphs with gated delta nets on the release that this process holds."""
+    """Prefill graphs with gated delta nets on the release that this process holds."""
 
     layer = "gated delta net"
     """What the recurrent layer is called."""
