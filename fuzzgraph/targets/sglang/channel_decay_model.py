@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.content import DTYPES, content_for
+from fuzzgraph.content import content_for
 from fuzzgraph.recurrent_layers import channel_decay
 from fuzzgraph.recurrent_layers.channel_decay import (
     CHANNEL_EPSILON,
@@ -40,12 +40,7 @@ class ChannelDecayModel(HybridModel):
         return dict(channel_state=cache.temporal[0], channel_conv_state=cache.conv[0][0])
 
     def _make_recurrent(self, config: EngineConfig, device: torch.device) -> None:
-        def on_device(weight: torch.Tensor) -> torch.Tensor:
-            return torch.empty_like(weight, device=device).copy_(weight)
-
-        def of_model(weight: torch.Tensor) -> torch.Tensor:
-            return on_device(weight.to(DTYPES[config.dtype]))  # float16 holds them as they are
-
+        on_device, of_model = self.on_device, self.of_model
         content = content_for(config)
         self.token_inputs = of_model(channel_decay.channel_token_inputs(content))
         self.position_inputs = of_model(channel_decay.channel_position_inputs())

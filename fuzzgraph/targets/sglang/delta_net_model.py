@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.content import DTYPES, STATE_WIDTH, content_for
+from fuzzgraph.content import STATE_WIDTH, content_for
 from fuzzgraph.recurrent_layers import delta_rule
 from fuzzgraph.targets.offline.demands import demand_lookup, demand_rows, demand_size
 from fuzzgraph.targets.sglang.attention_model import FORWARD
@@ -46,12 +46,7 @@ class DeltaNetModel(HybridModel):
         return dict(delta_state=state, delta_conv_state=conv, transposed_states=named)
 
     def _make_recurrent(self, config: EngineConfig, device: torch.device) -> None:
-        def on_device(weight: torch.Tensor) -> torch.Tensor:
-            return torch.empty_like(weight, device=device).copy_(weight)
-
-        def of_model(weight: torch.Tensor) -> torch.Tensor:
-            return on_device(weight.to(DTYPES[config.dtype]))  # float16 holds them as they are
-
+        on_device, of_model = self.on_device, self.of_model
         self.token_inputs = of_model(delta_rule.delta_token_inputs(content_for(config)))
         self.position_inputs = of_model(delta_rule.delta_position_inputs())
         self.gates = of_model(delta_rule.delta_gates())

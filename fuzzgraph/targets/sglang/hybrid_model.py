@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from fuzzgraph.case import EngineConfig
+from fuzzgraph.content import DTYPES
 from fuzzgraph.targets.sglang.attention_model import AttentionModel, Rope, Written, outputs_in
 from fuzzgraph.world import Batch
 
@@ -42,6 +43,14 @@ class HybridModel(AttentionModel):
     def open_layer(self) -> None:
         """Make the recurrent layer, once the engine has its configuration."""
         self._make_recurrent(self._config, self._device)
+
+    def on_device(self, weight: torch.Tensor) -> torch.Tensor:
+        """A copy of a weight where the engine computes."""
+        return torch.empty_like(weight, device=self._device).copy_(weight)
+
+    def of_model(self, weight: torch.Tensor) -> torch.Tensor:
+        """The same in the model's dtype; float16 holds the numbers of these models as they are."""
+        return self.on_device(weight.to(DTYPES[self._config.dtype]))
 
     def _make_recurrent(self, config: EngineConfig, device: torch.device) -> None:
         raise NotImplementedError

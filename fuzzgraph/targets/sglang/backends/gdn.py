@@ -9,7 +9,7 @@ layer and its norm.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -43,6 +43,7 @@ from fuzzgraph.targets.sglang.release import (
 from fuzzgraph.targets.sglang.stubs.hybrid_pools import GDN_BACKEND, QWEN, SETTINGS
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 from fuzzgraph.targets.sglang.stubs.workspaces import keep_workspaces_small
+from fuzzgraph.targets.sglang.target import SglangTarget
 from fuzzgraph.world import Batch
 
 _HYBRID = "sglang.srt.layers.attention.hybrid_linear_attn_backend"
@@ -162,20 +163,42 @@ class DeltaNetSession(TritonSession):
         return split_recurrent(self._outputs, self._config, self.output, self.columns)
 
 
-class DeltaNetTarget(TritonTarget):
-    """A model with gated delta nets on the sglang release that this process holds."""
+STOOD_IN = "projections and norm of the recurrent layer"
+
+
+class RecurrentTarget(SglangTarget):
+    """What targets of models with a recurrent layer do alike, whatever their graphs are over."""
 
     layer = "gated delta net"
     """What the recurrent layer is called."""
-    session: type[DeltaNetSession] = DeltaNetSession
-    also_stood_in_for: tuple[str, ...] = (
-        "the number of cores",
-        "projections and norm of the recurrent layer",
-    )
     recurrent_modules: tuple[str, ...] = (QWEN, LAYER)
     """Of the release, where the recurrent layer and its description lie."""
     positions = POSITIONS
     """That the recurrent layer tells apart."""
+
+    def refused(self, config: EngineConfig) -> str | None:
+        if not config.recurrent_state:
+            return "the model has a recurrent layer: recurrent_state must be true"
+        if config.max_context_len > self.positions:
+            longest = f"max_context_len={config.max_context_len}"
+            return f"{longest} is more than the {self.positions} positions that have a key"
+        return super().refused(config)
+
+    def load(self) -> None:
+        keep_workspaces_small(**SETTINGS)
+        super().load()
+        with cuda_on_cpu():
+            modules = (*self.recurrent_modules, _HYBRID, GDN_BACKEND, _REGISTRY)
+            SGLANG.load(*filter(has_module, modules))
+        if not torch.cuda.is_available():
+            _run_without_a_gpu()
+
+
+class DeltaNetTarget(RecurrentTarget, TritonTarget):
+    """A model with gated delta nets on the sglang release that this process holds."""
+
+    session: type[DeltaNetSession] = DeltaNetSession
+    also_stood_in_for: tuple[str, ...] = ("the number of cores", STOOD_IN)
     since: Mapping[Mode, tuple[tuple[int, int, int], str]] = MappingProxyType({})
     """Mode -> the first release that can be driven, and what the ones before do."""
 
@@ -196,14 +219,6 @@ class DeltaNetTarget(TritonTarget):
             min_seq_len=2,
         )
 
-    def refused(self, config: EngineConfig) -> str | None:
-        if not config.recurrent_state:
-            return "the model has a recurrent layer: recurrent_state must be true"
-        if config.max_context_len > self.positions:
-            longest = f"max_context_len={config.max_context_len}"
-            return f"{longest} is more than the {self.positions} positions that have a key"
-        return super().refused(config)
-
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> DeltaNetSession:
         return self.session(config, graphs)
 
@@ -212,23 +227,6 @@ class DeltaNetTarget(TritonTarget):
             if mode in self.since:
                 demand_release(*self.since[mode], self.name)
         return super().modules()
-
-    def load(self) -> None:
-        keep_workspaces_small(**SETTINGS)
-        super().load()
-        load_recurrent(self.recurrent_modules)
-
-
-def load_recurrent(modules: Iterable[str]) -> None:
-    """Load what a recurrent layer needs beside attention, as a server with CUDA does.
-
-    Args:
-        modules: of the release, where the layer and its description lie.
-    """
-    with cuda_on_cpu():
-        SGLANG.load(*filter(has_module, (*modules, _HYBRID, GDN_BACKEND, _REGISTRY)))
-    if not torch.cuda.is_available():
-        _run_without_a_gpu()
 
 
 def _run_without_a_gpu() -> None:

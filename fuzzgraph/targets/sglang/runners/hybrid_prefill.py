@@ -20,10 +20,9 @@ from fuzzgraph.content import STATE_WIDTH
 from fuzzgraph.observation import Field
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.recurrent_layers.channel_decay import CHANNEL_OUTPUT, CHANNELS
-from fuzzgraph.recurrent_layers.delta_rule import POSITIONS
 from fuzzgraph.targets.offline import fields as common
 from fuzzgraph.targets.sglang.attention_model import PrefillModel
-from fuzzgraph.targets.sglang.backends.gdn import hybrid_backend, load_recurrent
+from fuzzgraph.targets.sglang.backends.gdn import STOOD_IN, RecurrentTarget, hybrid_backend
 from fuzzgraph.targets.sglang.channel_decay_model import ChannelDecayModel
 from fuzzgraph.targets.sglang.delta_net_model import LAYER, DeltaNetModel
 from fuzzgraph.targets.sglang.hybrid_model import HybridModel, split_recurrent
@@ -31,10 +30,9 @@ from fuzzgraph.targets.sglang.release import demand_release
 from fuzzgraph.targets.sglang.runners.prefill import PrefillTarget
 from fuzzgraph.targets.sglang.runners.prefill_cuda_graph_runner import BREAKABLE
 from fuzzgraph.targets.sglang.runners.prefill_session import PrefillSession
-from fuzzgraph.targets.sglang.stubs.hybrid_pools import KDA_BACKEND, KIMI, QWEN, SETTINGS
+from fuzzgraph.targets.sglang.stubs.hybrid_pools import KDA_BACKEND, KIMI
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 from fuzzgraph.targets.sglang.stubs.platform import cuda_server
-from fuzzgraph.targets.sglang.stubs.workspaces import keep_workspaces_small
 
 _STATES = "sglang hybrid_linear_attn_backend.py _forward_metadata: the slot of each request's row"
 _ENDS = "sglang hybrid_linear_attn_backend.py _forward_metadata: extend_start_loc and the last end"
@@ -134,23 +132,16 @@ class FlatGatesPrefillSession(ChannelDecayPrefillSession):
     model: type[PrefillModel] = FlatGatesPrefillModel
 
 
-class DeltaNetPrefillTarget(PrefillTarget):
+class DeltaNetPrefillTarget(RecurrentTarget, PrefillTarget):
     """Prefill graphs with gated delta nets on the release that this process holds."""
 
-    layer = "gated delta net"
-    """What the recurrent layer is called."""
     session: type[DeltaNetPrefillSession] = DeltaNetPrefillSession
-    recurrent_modules: tuple[str, ...] = (QWEN, LAYER)
-    """Of the release, where the recurrent layer and its description lie."""
-    positions = POSITIONS
-    """That the recurrent layer tells apart."""
 
     def __init__(self, name: str, kind: str = BREAKABLE.name) -> None:
         super().__init__(name, kind)
         (graphs,) = self.capabilities.prefill_runners
         self.about = f"{graphs} prefill graphs, {self.layer} beside Triton attention"
-        stood_in = "projections and norm of the recurrent layer"
-        self.also_stood_in_for = (*self.also_stood_in_for, stood_in)
+        self.also_stood_in_for = (*self.also_stood_in_for, STOOD_IN)
         self.capabilities = self.capabilities.replace(
             dtypes=("float16",),  # chunks of the delta rule are not computed in float32
             max_context_len=self.positions,
@@ -161,21 +152,8 @@ class DeltaNetPrefillTarget(PrefillTarget):
             recurrent_only=True,
         )
 
-    def refused(self, config: EngineConfig) -> str | None:
-        if not config.recurrent_state:
-            return "the model has a recurrent layer: recurrent_state must be true"
-        if config.max_context_len > self.positions:
-            longest = f"max_context_len={config.max_context_len}"
-            return f"{longest} is more than the {self.positions} positions that have a key"
-        return super().refused(config)
-
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> DeltaNetPrefillSession:
         return self.session(config, graphs, self._kind)
-
-    def load(self) -> None:
-        keep_workspaces_small(**SETTINGS)
-        super().load()
-        load_recurrent(self.recurrent_modules)
 
 
 class ChannelDecayPrefillTarget(DeltaNetPrefillTarget):
