@@ -39,9 +39,7 @@ class DecayedAttentionModel(HybridModel):
         return dict(linear_state=cache.temporal[0])
 
     def _make_recurrent(self, config: EngineConfig, device: torch.device) -> None:
-        def on_device(weight: torch.Tensor) -> torch.Tensor:
-            return torch.empty_like(weight, device=device).copy_(weight)
-
+        on_device = self.on_device
         self.token_inputs = on_device(decayed_attention.linear_token_inputs(content_for(config)))
         self.position_inputs = on_device(decayed_attention.linear_position_inputs())
         self.recurrent = engine_module("sglang.srt.layers.radix_attention").RadixAttention(
