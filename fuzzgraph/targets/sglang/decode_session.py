@@ -325,11 +325,13 @@ class DecodeSession(RunnerSession):
         if self._padded_eagerly:
             pad_for_ranks(given, self._model_runner)
         self._prepare_eagerly()
-        if not given.batch_size:  # no layer attends
-            self._outputs = None
-        elif self._attention is not None:
+        self._outputs = None
+        if given.batch_size and self._attention is not None:
             with in_forward_context(self.backend, given):
-                self._outputs = self._attention.forward(given.input_ids, given.positions, given)
+                outputs = self._attention.forward(given.input_ids, given.positions, given)
+            # An idle rank's padding gets memory without content for attention, and no rank reads
+            # what comes of it (sglang base_attn_backend.py AttentionBackend.forward).
+            self._outputs = None if given.forward_mode.is_idle() else outputs
 
     def _prepare_eagerly(self) -> None:
         if self._last_batch.batch_size:  # an idle batch needs no metadata

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from fuzzgraph.case import EngineConfig
@@ -131,6 +132,22 @@ class _PreparedUnpadded(BackendSession):
     def _prepare_eagerly(self) -> None: ...
 
 
+class _NoiseForAnIdleRank(BackendSession):
+    """Healthy: attention of an idle batch, which the engine leaves undefined, changes twice."""
+
+    def _open_backend(self, runner: Any) -> Any:
+        backend = super()._open_backend(runner)
+        forward, noise = backend.forward, itertools.count()
+
+        def noisy(*args: Any, **kwargs: Any) -> Any:
+            found = forward(*args, **kwargs)
+            idle = next(each for each in args if hasattr(each, "forward_mode"))
+            return found.fill_(next(noise) in (1, 2)) if idle.forward_mode.is_idle() else found
+
+        backend.forward = noisy
+        return backend
+
+
 class _PlantedBackend(BackendTarget):
     def __init__(self, session: type[BackendSession]) -> None:
         super().__init__("sglang-fa3", FA3, "decode")
@@ -150,3 +167,7 @@ def strangers_slot() -> _PlantedBackend:
 
 def prepared_unpadded() -> _PlantedBackend:
     return _PlantedBackend(_PreparedUnpadded)
+
+
+def noise_for_an_idle_rank() -> _PlantedBackend:
+    return _PlantedBackend(_NoiseForAnIdleRank)

@@ -168,6 +168,11 @@ def test_a_batch_that_is_padded_wrongly_without_a_graph_is_found(
     assert UNPADDED[name] in {(each.oracle, each.buffer) for each in found}
 
 
+def test_what_an_idle_rank_attends_without_a_graph_is_not_judged(workers: Workers) -> None:
+    case, target = without_a_graph("decode"), f"{MUTANTS}noise_for_an_idle_rank"
+    assert workers.findings("0.5.23", case, target) == ()
+
+
 def test_an_idle_rank_fails_beside_a_verify_of_branches_on_pages(workers: Workers) -> None:
     """Open in 0.5.23; see reports/findings/sglang-verify-padded-for-ranks.md."""
     sizes: dict[str, Any] = {"draft_tokens": 4, "spec_topk": 2, "spec_steps": 2}
