@@ -355,6 +355,13 @@ def excuses_of(target: Target) -> tuple[Excuse, ...]:
     return found
 
 
+def rows_read_whole(session: Session) -> tuple[torch.Tensor, ...]:
+    """Rows of which a graph was handed the part that its capture needed, and whose rest is theirs
+    as well: a kernel may read them to their end. A session names them in `rows_read_whole`."""
+    found: tuple[torch.Tensor, ...] = getattr(unwrapped(session), "rows_read_whole", ())
+    return found
+
+
 def why_unserved(target: Target, config: EngineConfig) -> str:
     """Why no server of the engine has this config, by the target's `unserved(config)`; '' where one
     may have it, or the target says nothing.

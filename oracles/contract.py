@@ -18,7 +18,7 @@ from fuzzgraph.fields import PADDED_OF_RANKS, TOLD
 from fuzzgraph.finding import Clause, Finding, Stage
 from fuzzgraph.observation import Field, Observation, PaddingRule, RunKind, StepRecord
 from fuzzgraph.oracles.claims import claim
-from fuzzgraph.reference import capture_truth, live_tokens, live_truth
+from fuzzgraph.reference import capture_truth, drafts_see, live_tokens, live_truth
 from fuzzgraph.rules import metadata
 from fuzzgraph.rules.comparison import first_difference
 from fuzzgraph.rules.writes import moved_text
@@ -219,26 +219,40 @@ def _slot_facts(declared: Field, step: StepRecord, seen: Observation) -> dict[st
     if declared.selects == "page":
         return _listed_page_facts(batch, config, seen)
     slots = batch.encoder_slots if encoder else batch.kv_slots
+    own = [slots.row(row).tolist() for row in range(batch.raw_bs)]
     return {
-        "own": [slots.row(row).tolist() for row in range(batch.raw_bs)],
+        "own": own,
         "drafted": [[] if encoder else _drafted(batch, row) for row in range(batch.raw_bs)],
         "padded_bs": seen.padded_bs,
         "reserved": RESERVED_SLOT,
-        "whole": batch.mode == "decode" and not config.sliding_window,
+        "needed": _needed_slots(batch, config, own),
         # A table of pages leads every entry of a padded row into the reserved page.
         **({"sink": config.page_size} if step.config.virtual_pages else {}),
     }
 
 
+def _needed_slots(batch: Batch, config: EngineConfig, own: list[list[int]]) -> list[list[int]]:
+    """Those of each row's slots that must be listed: all that a draft sees, and a decode's."""
+    if config.draft_window_size:
+        seen = drafts_see(batch, config)
+        return [
+            [slot for slot, listed in zip(slots, row, strict=False) if listed]
+            for slots, row in zip(own, seen.tolist(), strict=True)
+        ]
+    whole = batch.mode == "decode" and not config.sliding_window
+    return own if whole else [[] for _ in own]
+
+
 def _listed_page_facts(batch: Batch, config: EngineConfig, seen: Observation) -> dict[str, Any]:
     """Of pages that are listed one row behind the other."""
     used = (-(-batch.seq_lens // config.page_size)).tolist()
+    own = [batch.pages.row(row)[: used[row]].tolist() for row in range(batch.raw_bs)]
     return {
-        "own": [batch.pages.row(row)[: used[row]].tolist() for row in range(batch.raw_bs)],
+        "own": own,
         "drafted": [[] for _ in range(batch.raw_bs)],
         "padded_bs": seen.padded_bs,
         "reserved": RESERVED_PAGE,
-        "whole": not config.sliding_window,
+        "needed": [[] for _ in own] if config.sliding_window else own,
         "what": "page",
     }
 

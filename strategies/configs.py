@@ -102,6 +102,7 @@ def _coherent(fields: Fields, can: Capabilities, pins: Pins = ()) -> EngineConfi
     _drafted_prompts(fields, can)
     _drafted_blocks(fields, can)
     _ngram_drafts(fields, can)
+    _draft_window(fields, can)
     _later_stage(fields, can)
     if "dp_size" not in dict(pins):
         _data_ranks(fields, can)
@@ -209,6 +210,20 @@ def _ngram_drafts(fields: Fields, can: Capabilities) -> None:
         # By sizes that every case draws, so that both kinds come as often as said.
         context, largest = fields["max_context_len"], fields["capture_bs"][-1]
         fields["ngram_drafts"] = (context + largest) % 3 == 0
+
+
+def _draft_window(fields: Fields, can: Capabilities) -> None:
+    """A window of drafts in two of five contexts, with a sink in half of them, for a target that
+    has them; most contexts have room for longer rows."""
+    bounded = [name for name in BOUNDS_OF_KEYS if fields[name]]
+    if not can.draft_windows or bounded or fields["modes"] != ("draft",):
+        for name in ("draft_window_size", "draft_sink_size"):
+            fields[name] = DIMENSIONS[name].default
+    elif not fields["draft_window_size"] and fields["max_context_len"] % 5 < 2:
+        # By sizes that every case draws, so that each number comes as often.
+        drawn = fields["max_context_len"] // 5
+        fields["draft_window_size"] = 1 + drawn % 6
+        fields["draft_sink_size"] = (0, 1, 0, 2, 0, 3)[(drawn + fields["capture_bs"][-1]) % 6]
 
 
 def _later_stage(fields: Fields, can: Capabilities) -> None:

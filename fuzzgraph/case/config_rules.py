@@ -40,6 +40,7 @@ def validate_config(config: EngineConfig) -> None:
     _check_drafted_prompts(config)
     _check_later_stage(config)
     _check_drafted_blocks(config)
+    _check_draft_window(config)
     _check_experts(config)
     _check_prefill(config)
 
@@ -209,6 +210,26 @@ def _check_drafted_blocks(config: EngineConfig) -> None:
                 f"needs modes=['target_verify'] and rows that see all keys; got {name}={value}",
                 "Change it, or drop the blocks.",
             )
+
+
+def _check_draft_window(config: EngineConfig) -> None:
+    """A window of drafts is the only bound of what they see, and a sink lies before one."""
+    if config.draft_sink_size and not config.draft_window_size:
+        refuse(
+            "config.draft_sink_size",
+            config.draft_sink_size,
+            "lies before a window; got draft_window_size=0",
+            "Set draft_window_size, or drop it.",
+        )
+    bounds = [name for name in BOUNDS_OF_KEYS if getattr(config, name)]
+    if config.draft_window_size and (bounds or config.modes != ("draft",)):
+        found = "".join(f" and {name}={getattr(config, name)}" for name in bounds)
+        refuse(
+            "config.draft_window_size",
+            config.draft_window_size,
+            f"needs modes=['draft'] and rows that see all keys; got {list(config.modes)}{found}",
+            "Change them, or drop it.",
+        )
 
 
 def _check_pools(config: EngineConfig) -> None:

@@ -23,7 +23,7 @@ _FIRST_ALONE = (
     "dp_size", "dp_rank",
     "max_loras", "num_experts", "experts_per_token", "expert_scoring", "ep_size", "ep_rank",
     "virtual_pages", "later_stage", "drafted_blocks", "drafted_window",
-    "draft_adapter",
+    "draft_window_size", "draft_sink_size", "draft_adapter",
 )  # fmt: skip
 
 

@@ -325,6 +325,17 @@ class EngineConfig(Record, frozen=True, kw_only=True):
     )] = False
     """Whether drafts are looked up by the last tokens in text that the engine has seen, and no
     model drafts."""
+    draft_window_size: Annotated[int, Dimension(
+        bounds=(0, 1 << 17), needs=Switch("draft_windows"), edge="draft window",
+        label="window of drafts", only_in=("draft",), group="speculation"
+    )] = 0
+    """How many of the last tokens that a request has at the start of a draft each of the draft's
+    steps sees, beside those that the draft itself has added; 0: it sees all."""
+    draft_sink_size: Annotated[int, Dimension(
+        bounds=(0, 1 << 17), needs=Switch("draft_windows"), label="sink of drafts",
+        only_in=("draft",), group="speculation"
+    )] = 0
+    """How many of a request's first tokens a draft with a window sees beside it."""
     later_stage: Annotated[bool, Dimension(
         needs=Switch("later_stages"), label="later pipeline stage", only_in=("decode", "prefill"),
         group="features"

@@ -16,7 +16,7 @@ from fuzzgraph.memory import (
     ROOMY_CAPACITY,
     GuardedMemory,
 )
-from fuzzgraph.ports import Target, excuses_of, is_isolated
+from fuzzgraph.ports import Target, excuses_of, is_isolated, rows_read_whole
 from fuzzgraph.run.spec import DEFAULT_SETUP, Setup
 from fuzzgraph.targets.protocol import require_outputs, require_session
 
@@ -89,6 +89,7 @@ def _opened(
         with memory.intercept("scratch"):
             session.warm_up()
         stage = "capture"
+        memory.let_kernels_read_whole(rows_read_whole(session))
         # "engine", because engines allocate buffers of each size here. What runs within a graph
         # is guarded as "graph" by the graph engine.
         with memory.intercept("engine"):

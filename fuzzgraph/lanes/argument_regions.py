@@ -34,6 +34,10 @@ class RegionMap(Protocol):
     def region_at(self, address: int) -> Named | None:
         """The region whose payload or red zones contain this address."""
 
+    def end_from(self, address: int) -> int:
+        """Up to where a view that starts here may be accessed although it is shorter; 0 if no
+        further than it says."""
+
     def spans(self) -> Sequence[Span]:
         """Memory that may be dereferenced, apart from the storages of the arguments."""
 
@@ -125,7 +129,10 @@ def view_of(name: str, tensor: torch.Tensor, regions: RegionMap | None) -> View:
         elements, allowed = _extent(tuple(tensor.shape), tuple(tensor.stride()))
     start = tensor.data_ptr()
     nbytes = elements * itemsize
-    named = None if regions is None or not start else regions.region_at(start)
+    named = None
+    if regions is not None and start:
+        named = regions.region_at(start)
+        nbytes = max(nbytes, regions.end_from(start) - start)
     if named is not None:
         # A view made by hand (`as_strided`) may reach out of its buffer. It may then start in the
         # red zone before the payload, where no byte may be accessed.

@@ -91,11 +91,13 @@ class GuardedMemory(Interception):  # type: ignore[no-untyped-call]
         self.arena = Arena(own_device(torch.empty(0, device=device).device), capacity)
         self.world = world
         layout = Layout(self.arena, zone_bytes, tail_factor, tail_cap, world)
+        self._regions_of_kernels = ArenaRegions(layout)
+        off = _off(stock_kernels, self.arena.device)
         super().__init__(
             self.arena,
             layout,
             adopt_numpy=adopt_numpy,
-            lanes=Lanes(regions=ArenaRegions(layout), off=_off(stock_kernels, self.arena.device)),
+            lanes=Lanes(regions=self._regions_of_kernels, off=off),
         )
         self._worlds = Worlds(layout)
         self._keep_pool = keep_pool
@@ -114,6 +116,11 @@ class GuardedMemory(Interception):  # type: ignore[no-untyped-call]
     def region_at(self, address: int) -> Region | None:
         """The region whose red zones or payload hold the byte at this address."""
         return self._layout.region_at(address)
+
+    def let_kernels_read_whole(self, rows: Iterable[torch.Tensor]) -> None:
+        """From now on a kernel that is passed the first part of one of these rows may read it to
+        its end."""
+        self._regions_of_kernels.reach_to_the_end_of(rows)
 
     def side_of(self, tensor: torch.Tensor) -> str:
         """'host' or 'device', as the engine asked for the memory; '' where that is unknown."""

@@ -23,7 +23,7 @@ from fuzzgraph.recurrent_layers.mamba2 import recurrent_outputs
 from fuzzgraph.reference.attention import attention, model_for
 from fuzzgraph.reference.committed import committed_outputs
 from fuzzgraph.reference.draft_model import draft_model_outputs
-from fuzzgraph.reference.geometry import queries_of
+from fuzzgraph.reference.geometry import drafts_see, queries_of
 from fuzzgraph.reference.metadata import capture_truth, live_truth
 from fuzzgraph.reference.output_spec import (
     RECURRENCES,
@@ -43,6 +43,7 @@ __all__ = [
     "OutputSpec",
     "Rounding",
     "capture_truth",
+    "drafts_see",
     "expected",
     "output_spec",
     "live_tokens",

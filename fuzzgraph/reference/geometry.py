@@ -183,6 +183,20 @@ def drafted_start(batch: Batch, config: EngineConfig) -> IntArray:
     return found
 
 
+def drafts_see(batch: Batch, config: EngineConfig) -> npt.NDArray[np.bool_]:
+    """[rows, longest] which tokens of its past each row's draft sees, at every step.
+
+    The window ends where the draft begins, and does not move with its steps. Source: sglang
+    kernels/ops/speculative/cache_locs.py, generate_draft_decode_kv_indices.
+    """
+    lens, columns = batch.seq_lens[:, None], np.arange(batch.seq_lens.max(initial=0))
+    has = columns < lens
+    if not config.draft_window_size:
+        return has
+    recent = columns >= lens - config.draft_window_size
+    return has & (recent | (columns < config.draft_sink_size))
+
+
 def _draft(batch: Batch, config: EngineConfig) -> Queries:
     """`spec_steps` queries on each branch: they see the row's keys and their own branch so far."""
     steps, topk = config.spec_steps, config.spec_topk
@@ -197,12 +211,12 @@ def _draft(batch: Batch, config: EngineConfig) -> Queries:
     own = np.arange(steps)
     rows = np.repeat(np.arange(batch.raw_bs), topk * steps)
     step_of = np.tile(own, batch.raw_bs * topk)
-    columns = np.arange(batch.seq_lens.max(initial=0))
-    index = _padded(batch.kv_tokens, columns, rows)
+    index = _padded(batch.kv_tokens, np.arange(batch.seq_lens.max(initial=0)), rows)
     starts = batch.seq_lens[rows]
     branch_tokens = np.repeat(tokens[:, :, :steps].reshape(-1, steps), steps, axis=0)
     key_positions = np.hstack([batch.kv_positions.values[index], starts[:, None] + own])
-    visible = np.hstack([columns < starts[:, None], own <= step_of[:, None]])
+    past = drafts_see(batch, config)[rows]
+    visible = np.hstack([past, own <= step_of[:, None]])
     positions = starts + step_of
     _apply_bounds(visible, key_positions, positions, config)
     found = Queries(

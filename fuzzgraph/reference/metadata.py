@@ -15,7 +15,7 @@ from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.expert_layer import chosen_experts, expert_counts, local_experts
 from fuzzgraph.fields import PADDED_OF_RANKS
 from fuzzgraph.observation import Field, Observation
-from fuzzgraph.reference.geometry import drafted_start, lines_of, queries_of
+from fuzzgraph.reference.geometry import drafted_start, drafts_see, lines_of, queries_of
 from fuzzgraph.reference.shard import live_tokens
 from fuzzgraph.world import Batch, IntArray
 
@@ -116,7 +116,8 @@ def _chunk_lens(batch: Batch, config: EngineConfig, _: int) -> IntArray:
 
 def _draft_lens(batch: Batch, config: EngineConfig, step: int) -> IntArray:
     """Listed keys of each branch at a step of a draft, its own tokens so far included."""
-    lens = np.repeat(batch.seq_lens + step + 1, config.spec_topk)
+    past: IntArray = drafts_see(batch, config).sum(1)
+    lens = np.repeat(past + step + 1, config.spec_topk)
     return np.minimum(lens, config.sliding_window + 1) if config.sliding_window else lens
 
 

@@ -155,7 +155,7 @@ def names_own_slots(
     drafted: list[list[int]],
     padded_bs: int,
     reserved: int,
-    whole: bool,
+    needed: list[list[int]],
     what: str = "slot",
     sink: int = 1,
 ) -> Iterator[str]:
@@ -164,7 +164,8 @@ def names_own_slots(
     Args:
         own: KV slots of each live row; padding inside a row may name the reserved slot.
         drafted: slots of a draft's new tokens, which a live row may name as well.
-        whole: whether a row names all of its slots. A window or a cached prefix is only a part.
+        needed: those of its slots that each live row must name; none where a row names a part of
+            them that the rule does not know, as with a window or a cached prefix.
         what: is named: a slot, or a page that holds several; then `own` are a row's pages.
         sink: how many numbers from the reserved one on are as good as that.
     """
@@ -188,10 +189,10 @@ def names_own_slots(
             twice = next(slot for slot in part if part.count(slot) > 1)
             yield f"{name} of row {row} holds {what} {twice} {part.count(twice)} times"
             return
-        if live and whole and (missing := [slot for slot in own[request] if slot not in distinct]):
+        if live and (missing := [slot for slot in needed[request] if slot not in distinct]):
             yield (
                 f"{name} of row {row} lacks {what} {missing[0]}, {len(missing)} of its"
-                f" {len(own[request])} {'tokens' if what == 'slot' else 'pages'}"
+                f" {len(needed[request])} {'tokens' if what == 'slot' else 'pages'}"
             )
             return
 

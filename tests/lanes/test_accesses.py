@@ -162,7 +162,8 @@ def test_records_of_loops_and_launches_add_up() -> None:
 class Payloads:
     """Regions by address, as guarded memory would name them."""
 
-    def __init__(self, **tensors: torch.Tensor) -> None:
+    def __init__(self, read_whole: torch.Tensor | None = None, **tensors: torch.Tensor) -> None:
+        self.read_whole = read_whole
         self.known = {
             name: (tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes)
             for name, tensor in tensors.items()
@@ -173,6 +174,10 @@ class Payloads:
             if start - 8 <= address < end + 8:
                 return name, start, end
         return None
+
+    def end_from(self, address: int) -> int:
+        row = self.read_whole
+        return row.data_ptr() + row.nbytes if row is not None and row.data_ptr() == address else 0
 
     def spans(self) -> list[tuple[int, int]]:
         return [(min(s for s, _ in self.known.values()), max(e for _, e in self.known.values()))]
@@ -186,6 +191,15 @@ def test_a_view_wider_than_its_region_is_held_against_the_payload() -> None:
     access = only(report)
     assert (access.buffer, access.region, access.offset, access.extent) == ("x", "cache", 4, 4)
     assert out.tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
+
+
+@pytest.mark.parametrize(("length", "wrong"), [(4, 0), (6, 2)], ids=["inside", "too far"])
+def test_a_row_of_which_a_part_was_passed_may_be_read_to_its_end(length: int, wrong: int) -> None:
+    table, _, out = room(8, 4, 8)
+    regions = Payloads(read_whole=table[:4], table=table, out=out)
+    with lanes(regions=regions) as report:
+        planted.copy[(1,)](table[:2], out, length, BLOCK=8)
+    assert sum(access.elements for access in report.accesses) == wrong
 
 
 @pytest.mark.parametrize(("length", "wrong"), [(4, 0), (6, 2)], ids=["inside", "too far"])

@@ -36,6 +36,8 @@ FOLLOWING = {"kv_pool_pages", "num_kv_heads", "v_head_dim", "spec_steps", "draft
     "drafted_blocks",
     "drafted_window",
     "draft_adapter",
+    "draft_sink_size",
+    "draft_window_size",
     "later_stage",
     "ngram_drafts",
     "swa_page_size",

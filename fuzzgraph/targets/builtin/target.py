@@ -30,6 +30,7 @@ _EVERYTHING = WIDEST.replace(
     drafted_prompts=False,
     drafted_blocks=("none",),
     drafted_windows=False,
+    draft_windows=False,
     draft_adapters=False,
     loras=False,
     experts=False,

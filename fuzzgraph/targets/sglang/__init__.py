@@ -60,6 +60,7 @@ TARGETS = (
          backend="flashinfer", releases="0.5.19 on"),
     _row("flashmla-draft-extend", "backends.draft_extend", "DraftExtendTarget", backend="flashmla",
          releases="0.5.19 on"),
+    _row("triton-draft", "backends.triton_draft", "TritonDraftTarget"),
     _row("triton-draft-extend", "backends.draft_extend", "DraftExtendTarget", backend="triton",
          releases="0.5.13 on"),
     _row("trtllm-mha-draft-extend", "backends.draft_extend", "DraftExtendTarget",

@@ -48,8 +48,8 @@ _WRITER = (
 _LISTED = ("window_kv_indptr", "window_kv_indices", "swa_out_cache_loc")
 _WIDTHS = "sglang triton_backend.py: multiples of the number of draft tokens"
 _MASK = "sglang triton_backend.py: custom_mask and mask_indptr choose visibility, no memory"
-_HEURISTIC = "a heuristic of the engine's: any number of splits is right"
-_SPLITS = "sglang get_num_kv_splits_triton: between 1 and max_kv_splits for every row"
+HEURISTIC = "a heuristic of the engine's: any number of splits is right"
+SPLITS = "sglang get_num_kv_splits_triton: between 1 and max_kv_splits for every row"
 
 
 _SMALL = (
@@ -170,7 +170,7 @@ def _window_fields(config: EngineConfig) -> tuple[Field, ...]:
     if not config.swa_window:
         return ()
     lens = "windowed_past" if config.modes == ("target_verify",) else "windowed_lens"
-    splits = fields.value("window_num_kv_splits", unjudged=_HEURISTIC, source=_SPLITS)
+    splits = fields.value("window_num_kv_splits", unjudged=HEURISTIC, source=SPLITS)
     return (*(each for each in window_fields(lens) if each.name in _LISTED), splits)
 
 
@@ -186,7 +186,7 @@ class TritonSession(DecodeSession):
             *input_fields(config, 1),
             fields.offsets("kv_indptr", repeats=lens, source=_SUMS),
             fields.slot_indices("kv_indices", rewritten=True, source=_WRITER),
-            fields.value("num_kv_splits", unjudged=_HEURISTIC, source=_SPLITS),
+            fields.value("num_kv_splits", unjudged=HEURISTIC, source=SPLITS),
             # int64 by design, so not judged as an indptr of the kernels, which are int32.
             fields.value("qo_indptr", repeats="query_offsets", source=_WIDTHS),
             fields.value("mask_indptr", repeats="mask_offsets", source=_MASK),

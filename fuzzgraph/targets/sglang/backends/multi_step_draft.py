@@ -1,0 +1,126 @@
+"""EAGLE's drafts on a backend for each step, whose indices of all steps one Triton kernel writes.
+
+The release's own draft runner grows drafts on them. A draft of one branch attends at each step,
+and its outputs are judged; one of several branches computes nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from fuzzgraph.case import EngineConfig
+from fuzzgraph.errors import NotInRelease
+from fuzzgraph.observation import Field
+from fuzzgraph.ports import GraphEngine
+from fuzzgraph.targets.offline import fields
+from fuzzgraph.targets.sglang.backends.attention_backend import AttentionBackend, open_backend
+from fuzzgraph.targets.sglang.backends.recording import watched
+from fuzzgraph.targets.sglang.decode_session import refused_capture_sizes
+from fuzzgraph.targets.sglang.release import engine_module, release
+from fuzzgraph.targets.sglang.runners.draft_cuda_graph_runners import DRAFT
+from fuzzgraph.targets.sglang.runners.eagle_draft import DraftSession, DraftTarget
+from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
+from fuzzgraph.targets.sglang.stubs.platform import cuda_server
+from fuzzgraph.world import Batch
+
+_SPECULATION = "sglang.srt.speculative.spec_utils"
+_WINDOWS = "resolve_draft_decode_window"
+"""Gives the window and sink of a server's arguments (0.5.21)."""
+_STEPS = (
+    "sglang generate_draft_decode_kv_indices: for each branch what it sees of its row's past, and "
+    "the slots that its steps so far wrote; a padded row lies in the pool's padding row"
+)
+
+
+class MultiStepDraftTarget(DraftTarget):
+    """EAGLE's draft runner on one backend of attention.
+
+    Args:
+        name: of the target.
+        backend: of a single step.
+    """
+
+    def __init__(self, name: str, backend: AttentionBackend) -> None:
+        super().__init__(name, DRAFT.name)
+        self._backend = backend
+        self.capabilities = self.capabilities.replace(
+            seq_len_fill_values=(1,), min_spec_steps=2, draft_windows=True
+        )
+
+    def refused(self, config: EngineConfig) -> str | None:
+        if config.spec_steps < 2:
+            return "spec_steps=1: the last step of a draft has no backend"
+        refused = super().refused(config) or refused_capture_sizes(config)
+        return refused or self._backend.refuses(config)
+
+    def modules(self) -> tuple[str, ...]:
+        return *super().modules(), self._backend.places[0][0], "sglang.srt.layers.radix_attention"
+
+
+class MultiStepDraftSession(DraftSession):
+    """One draft runner and its backends, one for each step that attends."""
+
+    of_all_steps: str
+    """The engine's class that holds a backend for each step of a draft but the last."""
+
+    def __init__(self, config: EngineConfig, graphs: GraphEngine) -> None:
+        if config.draft_window_size and not hasattr(engine_module(_SPECULATION), _WINDOWS):
+            raise NotInRelease(
+                f"sglang {release()} does not bound what drafts of EAGLE see: draft_window_size "
+                "must be 0"
+            )
+        super().__init__(config, graphs, DRAFT)
+        for step in range(len(self.backend.attn_backends)):
+            self.fields += self.fields_of_step(f"step{step}", step)
+
+    def fields_of_step(self, name: str, step: int) -> tuple[Field, ...]:
+        """What the kernels of one step read."""
+        return (
+            fields.offsets(f"{name}_kv_indptr", repeats=f"draft_lens:{step}", source=_STEPS),
+            fields.slot_indices(f"{name}_kv_indices", source=_STEPS),
+        )
+
+    def _server_arguments(self, config: EngineConfig) -> dict[str, int]:
+        given = super()._server_arguments(config)
+        if not config.draft_window_size:
+            return given
+        return {
+            **given,
+            "speculative_draft_window_size": config.draft_window_size,
+            "speculative_draft_sink_size": config.draft_sink_size,
+        }
+
+    def _open_backend(self, runner: ModelRunner) -> Any:
+        # A draft of n steps has n - 1 backends, because the last token needs no forward. Where the
+        # model attends at each step, it is that of a server with one step more and room for it.
+        more = int(self._model is not None)
+        runner.model_config.context_len += more
+        steps, topk = self._config.spec_steps + more, self._config.spec_topk
+        place = (self.attends_on.places[0][0], self.of_all_steps)
+        held = replace(self.attends_on, places=(place,))
+        return open_backend(held, runner, watched, topk=topk, speculative_num_steps=steps)
+
+    @contextlib.contextmanager
+    def engine_runs(self, batch: Batch | None = None) -> Iterator[None]:
+        """The worker has put the slots of a batch's drafts behind each past."""
+        with cuda_server(), contextlib.nullcontext() if batch is None else self._drafted(batch):
+            yield
+
+    def _read_by(self, size: int | None) -> dict[str, torch.Tensor]:
+        """What the kernels of each step read, in a graph or in the last eager run."""
+        return self._metadata_tensors(size)
+
+    def _used(self, lens: torch.Tensor) -> dict[str, torch.Tensor]:
+        """The same below the last offset."""
+        used = {name: tensor.clone() for name, tensor in self._read_by(self._size).items()}
+        branches = len(lens) * self._config.spec_topk
+        for step in range(len(self.backend.attn_backends)):
+            bounds, listed = f"step{step}_kv_indptr", f"step{step}_kv_indices"
+            used[bounds] = used[bounds][: branches + 1]
+            used[listed] = used[listed][: used[bounds][-1]]
+        return used
