@@ -54,7 +54,7 @@ def test_a_list_of_pages_names_those_of_each_row(listed: list[int], told: list[s
         drafted=[[]],
         padded_bs=2,
         reserved=0,
-        whole=True,
+        needed=[[3, 4]],
         what="page",
     )
     assert list(found) == told

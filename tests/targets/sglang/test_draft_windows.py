@@ -45,9 +45,7 @@ class TestReleased:
         assert seen(workers, version, case, f"sglang-{backend}-draft") == set()
 
     @pytest.mark.parametrize("backend", BACKENDS)
-    def test_older_releases_have_no_window_for_drafts(
-        self, workers: Workers, backend: str
-    ) -> None:
+    def test_older_releases_have_no_window_for_drafts(self, workers: Workers, backend: str) -> None:
         case = long_rows(draft_window_size=4)
         reason = workers.skipped("0.5.20", case, f"sglang-{backend}-draft")
         assert reason.endswith("draft_window_size must be 0")
