@@ -213,15 +213,17 @@ def _ngram_drafts(fields: Fields, can: Capabilities) -> None:
 
 
 def _draft_window(fields: Fields, can: Capabilities) -> None:
-    """A window of drafts in two of five contexts, with a sink in half of them, for a target that
-    has them; most contexts have room for longer rows."""
+    """A window in a third of the drafts, with a sink in half of them, for a target that has them;
+    most contexts have room for longer rows."""
     bounded = [name for name in BOUNDS_OF_KEYS if fields[name]]
     if not can.draft_windows or bounded or fields["modes"] != ("draft",):
         for name in ("draft_window_size", "draft_sink_size"):
             fields[name] = DIMENSIONS[name].default
-    elif not fields["draft_window_size"] and fields["max_context_len"] % 5 < 2:
-        # By sizes that every case draws, so that each number comes as often.
-        drawn = fields["max_context_len"] // 5
+        return
+    # By sizes that every case draws, so that each number comes as often. The simplest config has
+    # no window: older releases run it as well.
+    drawn, rest = divmod(fields["max_context_len"] + fields["req_pool_size"], 3)
+    if not fields["draft_window_size"] and rest == 1:
         fields["draft_window_size"] = 1 + drawn % 6
         fields["draft_sink_size"] = (0, 1, 0, 2, 0, 3)[(drawn + fields["capture_bs"][-1]) % 6]
 
