@@ -25,6 +25,8 @@ __all__ = [
     "model_without_a_batch",
     "no_hidden_states_for_a_draft",
     "no_hidden_states_for_an_extend",
+    "parents_of_a_step_before",
+    "scores_of_a_step_behind",
 ]
 
 
@@ -100,6 +102,29 @@ def chains_of_other_rows() -> DraftTarget:
         engine.execute = mixed_up
 
     return _target("draft", change)
+
+
+def _frozen_order(parents_off: int, scores_off: int) -> DraftTarget:
+    def change(engine: Any) -> None:
+        execute = engine.execute
+
+        def mixed_up(batch: Any) -> Any:
+            parents, scores, tokens, *more = execute(batch)
+            return parents + parents_off, scores + scores_off, tokens, *more
+
+        engine.execute = mixed_up
+
+    return _target("frozen", change)
+
+
+def parents_of_a_step_before() -> DraftTarget:
+    """A draft on the target's KV hands out the parents of the step before."""
+    return _frozen_order(-1, 0)
+
+
+def scores_of_a_step_behind() -> DraftTarget:
+    """It hands out the places of the tokens behind the drafted ones."""
+    return _frozen_order(0, 1)
 
 
 def _replays_another_graph(rows: int) -> DraftTarget:

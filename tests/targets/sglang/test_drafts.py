@@ -143,6 +143,8 @@ class TestReleases:
             ("logits_of_other_rows", "eager", "next_token_logits"),
             ("no_hidden_states_for_a_draft", "reference", "hidden_states"),
             ("chains_of_other_rows", "reference", "draft_tokens"),
+            ("parents_of_a_step_before", "reference", "drafted_parents"),
+            ("scores_of_a_step_behind", "reference", "drafted_scores"),
             ("graphs_of_one_row_less", "survival", ""),
             ("graphs_never_captured", "survival", ""),
             ("model_without_a_batch", "survival", ""),
@@ -154,9 +156,12 @@ class TestReleases:
         self, workers: Workers, bug: str, oracle: str, output: str
     ) -> None:
         drafts = bug in ("no_hidden_states_for_a_draft", "chains_of_other_rows")
-        case = (
-            draft_case((5, 6), (7, 3)) if drafts else extend_case((1, 3), (2, 1, 3), draft_tokens=3)
-        )
+        if output.startswith("drafted"):
+            case = draft_case((5, 6), (7, 3), spec_steps=2)
+        elif drafts:
+            case = draft_case((5, 6), (7, 3))
+        else:
+            case = extend_case((1, 3), (2, 1, 3), draft_tokens=3)
         found = seen(workers, "0.5.23", case, f"tests.targets.sglang.draft_mutants:{bug}")
         assert (oracle, output) in found
 
@@ -167,6 +172,14 @@ class TestReleases:
         case = draft_case((5, 6, 7, 8), (5, 6, 7))
         found = seen(workers, version, case, "sglang-frozen-kv-mtp")
         assert but_handed_padding(found) == (STALE if version == "0.5.12" else set())
+
+    @pytest.mark.parametrize("version", ["0.5.12", "0.5.23"])
+    @pytest.mark.parametrize("steps", [1, 3])
+    def test_parents_of_drafts_on_the_targets_kv_are_those_of_a_chain(
+        self, workers: Workers, version: str, steps: int
+    ) -> None:
+        case = draft_case((5, 6), (7, 3), spec_steps=steps, capture_bs=(2,))
+        assert seen(workers, version, case, "sglang-frozen-kv-mtp") == set()
 
     @pytest.mark.parametrize("version", ["0.5.12", "0.5.13", "0.5.23"])
     def test_padded_rows_of_multi_layer_draft_extend_are_stale_to_this_day(

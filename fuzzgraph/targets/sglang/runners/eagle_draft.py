@@ -53,6 +53,7 @@ from fuzzgraph.targets.sglang.runners.draft_outputs import (
     CHAIN,
     chain_in,
     drafted_in,
+    drafted_names,
     layers_in,
     sampled_from,
     sampled_from_nothing,
@@ -74,9 +75,8 @@ _CAPTURED_ON = (1,)
 
 _ATTENDED = {DRAFT: "one branch", DRAFT_EXTEND: ""}
 """Kind of runner whose model attends -> in which cases; '' for all."""
-_UNATTENDED: dict[RunnerKind, tuple[str, ...]] = {FROZEN: ("draft_tokens",), MULTI_LAYER: ()}
-"""Runners whose model has no layer, and what they promise beside hidden states. What the graphs of
-draft-extend sample, eager steps leave to the worker."""
+_UNATTENDED = (FROZEN, MULTI_LAYER)
+"""Runners whose model has no layer."""
 
 _KERNELS = "attention kernels, by models"
 _NO_ATTENTION = ("the attention backend", "attention of the draft model")
@@ -262,8 +262,10 @@ class DraftSession(DecodeSession):
         if mode == "idle":
             return ()
         more: tuple[str, ...] = ()
-        if self._bare is not None:
-            return "unattended_hidden", *_UNATTENDED[self._kind]
+        if self._kind is FROZEN:
+            return "unattended_hidden", *drafted_names(_given())
+        if self._bare is not None:  # what its graphs sample, eager steps leave to the worker
+            return ("unattended_hidden",)
         if self._loops:
             more = ("hidden_states", *CHAIN)
         elif self._model is not None and self._kind is DRAFT_EXTEND:
@@ -304,8 +306,7 @@ class DraftSession(DecodeSession):
         _, hidden = self._computed() if self.ran_eagerly else self._captured[self._size]
         if self._kind is FROZEN:
             live = batch.num_tokens * self._config.spec_steps
-            given = 0 if runs_draft_loop() else 1  # up to 0.5.12 the first token is one given
-            drafted = drafted_in(self._outputs, batch, given)
+            drafted = drafted_in(self._outputs, batch, _given())
             return {"unattended_hidden": hidden[:live].clone(), **drafted}
         tokens: list[torch.Tensor] = []
         if not self.ran_eagerly:  # of an eager layer the worker samples
@@ -417,6 +418,11 @@ class DraftSession(DecodeSession):
             return handed
         rows = {name for name in handed if name != "seq_lens_sum"}
         return handed | {name: handed[name][: len(lens)] for name in rows}
+
+
+def _given() -> int:
+    """Tokens of a row that a draft on the target's KV does not predict: one up to 0.5.12."""
+    return 0 if runs_draft_loop() else 1
 
 
 def _wants_select_index(runner: Any) -> bool:
