@@ -6,6 +6,7 @@ Opened by name. Each is the released runner whose one call is changed, before gr
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,6 +28,7 @@ __all__ = [
     "no_hidden_states_for_an_extend",
     "parents_of_a_step_before",
     "scores_of_a_step_behind",
+    "window_slots_of_the_first_step",
 ]
 
 
@@ -102,6 +104,24 @@ def chains_of_other_rows() -> DraftTarget:
         engine.execute = mixed_up
 
     return _target("draft", change)
+
+
+def window_slots_of_the_first_step() -> DraftTarget:
+    """Behind a window every step of a draft writes where the first one does."""
+
+    def change(engine: Any) -> None:
+        for backend in engine.draft_attn_backend.attn_backends:
+            backend._get_swa_write_locations = partial(_of_the_first_step, backend)
+
+    return _target("draft", change)
+
+
+def _of_the_first_step(backend: Any, batch: Any) -> Any:
+    step, backend.speculative_step_id = backend.speculative_step_id, 0
+    try:
+        return type(backend)._get_swa_write_locations(backend, batch)
+    finally:
+        backend.speculative_step_id = step
 
 
 def _frozen_order(parents_off: int, scores_off: int) -> DraftTarget:

@@ -18,7 +18,7 @@ import torch
 
 from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import LONGEST_CONTEXT, EngineConfig, Mode
-from fuzzgraph.errors import AdapterUnavailable
+from fuzzgraph.errors import AdapterUnavailable, NotInRelease
 from fuzzgraph.observation import Observation
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.sglang.attention_model import (
@@ -40,7 +40,7 @@ from fuzzgraph.targets.sglang.forward_batch.draft import (
     live_places,
     select_index,
 )
-from fuzzgraph.targets.sglang.release import has_module, release
+from fuzzgraph.targets.sglang.release import has_module, is_before, release
 from fuzzgraph.targets.sglang.runners.draft_cuda_graph_runners import (
     DRAFT,
     DRAFT_EXTEND,
@@ -86,6 +86,9 @@ _STOOD_IN_FOR = {
     DRAFT_EXTEND: (_KERNELS,),
 }
 
+_WINDOWS = (0, 5, 21)
+"""The first release whose drafts have slots of a sliding window."""
+
 _KINDS = (DRAFT, DRAFT_EXTEND, FROZEN, MULTI_LAYER)
 
 
@@ -115,13 +118,15 @@ class DraftTarget(SglangTarget):
             max_spec_topk=self._kind.max_topk,
             max_draft_tokens=4,
             capture_beyond_pool=True,
-            swa_window=self._kind is DRAFT_EXTEND,
+            swa_window=computes,
             prefix_by_group=False,
         )
 
     def refused(self, config: EngineConfig) -> str | None:
         if config.spec_topk > self._kind.max_topk:
             return f"spec_topk={config.spec_topk} is not driven, only {self._kind.max_topk}"
+        if self._kind is DRAFT and config.swa_window and config.spec_topk > 1:
+            return f"swa_window={config.swa_window} with several branches, which do not attend"
         return None
 
     def unserved(self, config: EngineConfig) -> str | None:
@@ -153,6 +158,12 @@ class DraftSession(DecodeSession):
     compared_at_capture = (COUNTED,)
 
     def __init__(self, config: EngineConfig, graphs: GraphEngine, kind: RunnerKind) -> None:
+        if kind is DRAFT and config.swa_window and is_before(_WINDOWS):
+            raise NotInRelease(
+                f"swa_window={config.swa_window} is not driven: sglang {release()} hands each step "
+                "of a draft the window's slots of all steps (flashattention_backend.py, "
+                "_init_full_cg_decode_metadata), which its buffer cannot hold"
+            )
         self._kind = kind
         self._batch: Batch | None = None
         self._packed = packs_accepted_tokens() and kind is DRAFT_EXTEND
