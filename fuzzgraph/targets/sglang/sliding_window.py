@@ -3,10 +3,11 @@
 The engine's hybrid pool is two: one of the layers that see all keys, and one of those behind the
 window. Requests are listed by slots of the first; a map gives the slot of the second for each, and
 the allocator keeps it: it puts an entry in with each token, that of a draft as well, and takes it
-back to 0 when a request leaves, its window has passed the token, or drafts are done with. A window of w tokens, the query's own included, is
-`swa_window` + 1; the engine says `sliding_window_size` for w - 1 (sglang models/gemma2.py,
-get_attention_sliding_window_size). Sources: sglang mem_cache/swa_memory_pool.py (SWAKVPool),
-mem_cache/allocator/swa.py (SWATokenToKVPoolAllocator; up to 0.5.12 in the former).
+back to 0 when a request leaves, its window has passed the token, or drafts are done with. A window
+of w tokens, the query's own included, is `swa_window` + 1; the engine says `sliding_window_size`
+for w - 1 (sglang models/gemma2.py, get_attention_sliding_window_size). Sources: sglang
+mem_cache/swa_memory_pool.py (SWAKVPool), mem_cache/allocator/swa.py (SWATokenToKVPoolAllocator; up
+to 0.5.12 in the former).
 """
 
 from __future__ import annotations
