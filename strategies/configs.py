@@ -40,11 +40,11 @@ and rows, which keeps the memory of its graphs at a few megabytes."""
 
 def pages_per_request(config: EngineConfig) -> int:
     """Pages that one request can need at most, drafts on each branch and encoder included."""
-    page = config.page_size
-    draft = config.spec_topk * (-(-config.spec_steps // page) + 1)
-    drafts = draft if "draft" in config.modes else 0
-    encoder = -(-config.max_encoder_len // page)
-    groups = sum(-(-config.max_context_len // group.page_size) for group in group_configs(config))
+    topk, steps = (config.spec_topk, config.spec_steps) if "draft" in config.modes else (0, 0)
+    encoder = -(-config.max_encoder_len // config.page_size)
+    pages = [group.page_size for group in group_configs(config)]
+    groups = sum(-(-config.max_context_len // page) for page in pages)
+    drafts = sum(topk * (-(-steps // page) + 1) for page in pages)
     return groups + drafts + encoder
 
 
@@ -65,7 +65,7 @@ def _coherent(fields: Fields, can: Capabilities, pins: Pins = ()) -> EngineConfi
     _widen_pages(fields, can)
     if fields["runner"] == "cpu_graph" or (fields["recurrent_state"] and "decode" in can.modes):
         fields["modes"] = ("decode",)
-    if "draft" in fields["modes"]:
+    if "draft" in fields["modes"] and "decode" in can.modes:
         fields["swa_window"] = DIMENSIONS["swa_window"].default
     if fields["dp_size"] > 1:  # as a test has bounded it
         rest = tuple(mode for mode in fields["modes"] if mode != "prefill")
@@ -77,6 +77,8 @@ def _coherent(fields: Fields, can: Capabilities, pins: Pins = ()) -> EngineConfi
         for name in ("spec_topk", "spec_steps", "draft_tokens"):
             fields[name] = DIMENSIONS[name].default
     if "draft" in fields["modes"]:
+        if fields["swa_window"]:  # only drafts of one branch attend
+            fields["spec_topk"] = 1
         _bound_draft(fields)
         fields["spec_steps"] = max(fields["spec_steps"], can.min_spec_steps)
     room = fields["draft_tokens"] + 1 if speculates else max(2, can.min_seq_len)

@@ -63,13 +63,6 @@ def _check_second_group(config: EngineConfig) -> None:
             "is that of a second KV cache group; got swa_window=0",
             "Set swa_window, or drop it.",
         )
-    if config.swa_window and "draft" in config.modes:
-        refuse(
-            "config.swa_window",
-            config.swa_window,
-            f"has no slots for tokens that are drafted; got modes {list(config.modes)}",
-            "Drop one of them.",
-        )
 
 
 def _check_virtual_pages(config: EngineConfig) -> None:

@@ -93,14 +93,18 @@ def _offsets(lengths: list[int]) -> IntArray:
     return np.array([0, *accumulate(lengths)], dtype=np.int64)
 
 
-def _in_group(batch: Batch, held: Sequence[WindowedPages]) -> Batch:
-    """The step as the layers of a further KV cache group see it, each of whose rows has `held`."""
+def _in_group(batch: Batch, held: Sequence[WindowedPages], branches: IntArray) -> Batch:
+    """The step as the layers of a further KV cache group see it, each of whose rows has `held`.
+
+    Args:
+        branches: slots of tokens that are drafted.
+    """
     seq, cached = batch.seq_lens.tolist(), batch.cached_lens.tolist()
     slots, zeros = [each.slots for each in held], [0] * len(seq)
     none = Ragged(_NONE, _offsets(zeros))
     return replace(
         batch,
-        slot_mapping=_cut(slots, cached, seq),
+        slot_mapping=branches if batch.mode == "draft" else _cut(slots, cached, seq),
         kv_slots=Ragged(_cut(slots, zeros, seq), batch.kv_slots.offsets),
         pages=_pages([each.pages for each in held]),
         encoder_lens=ints(zeros),
@@ -259,7 +263,8 @@ class Scheduler:
                 request = self.requests[row.request] = self._add(row)
             self._reach(request, row)
             live.append(request)
-        batch = self._batch(index, step, live)
+        branches = self._branch_slots(step)
+        batch = self._batch(index, step, live, branches[0])
         if self.config.virtual_pages:
             named = [slots_of(request.names, self.config.page_size) for request in live]
             seq = [row.seq_len for row in step.rows]
@@ -267,11 +272,15 @@ class Scheduler:
             batch = replace(batch, virtual_slots=virtual)
         gone = [name for name in step.finish if name not in back]
         batch = replace(batch, finished=ints(gone), preempted=ints(back), resumed=ints(resumed))
-        further = range(len(self.further_groups))
-        groups = tuple(_in_group(batch, [r.windowed[at] for r in live]) for at in further)
+        groups = tuple(
+            _in_group(batch, [r.windowed[at] for r in live], slots)
+            for at, slots in enumerate(branches[1:])
+        )
         return replace(batch, more_groups=groups) if groups else batch
 
-    def _batch(self, index: int, step: ReplayStep, live: list[_Request]) -> Batch:
+    def _batch(
+        self, index: int, step: ReplayStep, live: list[_Request], branches: IntArray
+    ) -> Batch:
         rows = step.rows
         seq = [row.seq_len for row in rows]
         new = [row.new_tokens for row in rows]
@@ -290,7 +299,8 @@ class Scheduler:
         kept_tokens, new_states = self._verify_states(rows, live)
         bs = len(rows)
         if step.mode == "draft":
-            input_ids, positions, slot_mapping = self._draft(rows, seq)
+            input_ids, positions = self._draft(rows, seq)
+            slot_mapping = branches
             token_rows = np.repeat(np.arange(bs), self.config.spec_topk)
         else:
             input_ids, slot_mapping = _cut(tokens, cached, seq), _cut(slots, cached, seq)
@@ -427,19 +437,29 @@ class Scheduler:
             )
         return parents
 
-    def _draft(
-        self, rows: Sequence[BatchRow], seq: list[int]
-    ) -> tuple[IntArray, IntArray, IntArray]:
-        """(branch tokens, their positions, slots by row, branch, step); frees the slots again."""
-        config = self.config
-        per_row = config.spec_topk * config.spec_steps
-        taken = [self._take_pages(_draft_pages(config), row.request) for row in rows]
-        for pages in taken:
+    def _branch_slots(self, step: ReplayStep) -> list[IntArray]:
+        """Slots of tokens that are drafted, for each KV cache group by row, branch and step; they
+        are free again behind the step."""
+        groups = (self.config, *self.further_groups)
+        if step.mode != "draft":
+            return [_NONE for _ in groups]
+        per_row = self.config.spec_topk * self.config.spec_steps
+        taken = [
+            [self._take_pages(_draft_pages(group), row.request) for row in step.rows]
+            for group in groups
+        ]
+        for pages in (pages for of_rows in taken for pages in of_rows):
             self.pages.give_back(pages)
-        slots = [slots_of(pages, config.page_size)[:per_row] for pages in taken]
-        branches = np.arange(config.spec_topk)
+        found = []
+        for group, of_rows in zip(groups, taken, strict=True):
+            slots = [slots_of(pages, group.page_size)[:per_row] for pages in of_rows]
+            found.append(np.concatenate(slots) if slots else _NONE)
+        return found
+
+    def _draft(self, rows: Sequence[BatchRow], seq: list[int]) -> tuple[IntArray, IntArray]:
+        """(tokens of the branches, their positions)."""
+        branches = np.arange(self.config.spec_topk)
         streams = ints([row.request for row in rows])[:, None] + BRANCHES * (1 + branches)
         starts = ints(seq)
         input_ids = token_ids(self.case.seed, streams, starts[:, None]).ravel()
-        mapping = np.concatenate(slots) if slots else _NONE
-        return input_ids, np.repeat(starts, config.spec_topk), mapping
+        return input_ids, np.repeat(starts, self.config.spec_topk)

@@ -2,7 +2,8 @@
 
 Sources: sglang EagleDraftWorker._draft_extend_for_decode (the last accepted token of each row is
 sampled from, its hidden state goes on to the draft), draft_forward and organize_draft_results (each
-step takes the hidden state of the one before; parents and scores of a chain are constants).
+step takes the hidden state of the one before; parents and scores of a chain are constants). EAGLE's
+drafts run with one step more than they have predicted tokens.
 """
 
 from __future__ import annotations
@@ -108,4 +109,12 @@ def _drafted(attended: torch.Tensor, batch: Batch, config: EngineConfig) -> dict
         "first_tokens": first,
         "parent_list": order,
         "top_scores_index": order + 1,
+        "drafted_parents": order[:, : parents_of(steps)],
+        "drafted_scores": order[:, 1:],
     }
+
+
+def parents_of(drafted: int) -> int:
+    """Parents that a worker hands out for so many drafted tokens: those of a chain's last step are
+    left out, and a single step has none (sglang organize_draft_results)."""
+    return drafted if drafted > 1 else 0

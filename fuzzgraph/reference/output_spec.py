@@ -19,6 +19,7 @@ from fuzzgraph.observation import Observation
 from fuzzgraph.recurrent_layers.channel_decay import CHANNEL_OUTPUT
 from fuzzgraph.recurrent_layers.decayed_attention import LINEAR_OUTPUT
 from fuzzgraph.reference.committed import COMMITS, context_shape
+from fuzzgraph.reference.draft_model import parents_of
 from fuzzgraph.reference.shard import padded_tokens, shard
 from fuzzgraph.row_mixing import coarseness
 from fuzzgraph.world import Batch
@@ -118,6 +119,10 @@ def _of_draft_model(
         return OutputSpec(batch.num_tokens, (width,), (DTYPES[config.dtype],))
     if name in ("parent_list", "top_scores_index"):
         return OutputSpec(batch.raw_bs, chain, _TOKEN_IDS)
+    if name == "drafted_parents":
+        return OutputSpec(batch.raw_bs, (parents_of(config.spec_steps),), _TOKEN_IDS)
+    if name == "drafted_scores":
+        return OutputSpec(batch.raw_bs, (config.spec_steps,), _TOKEN_IDS)
     if name == "first_tokens":
         return OutputSpec(batch.raw_bs, (), _TOKEN_IDS)
     drafts = _mode(batch, config) == "draft"

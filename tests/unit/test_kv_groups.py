@@ -76,19 +76,30 @@ def test_the_second_group_has_its_own_window_and_page_size() -> None:
     assert group_configs(msgspec.structs.replace(TWO, swa_page_size=0))[1].page_size == 4
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"swa_window": 0}, r"config\.swa_page_size=2 is that of a second KV cache group"),
-        (
-            {"modes": ("decode", "draft")},
-            r"config\.swa_window=3 has no slots for tokens that are drafted",
-        ),
-    ],
-)
-def test_a_contradiction_is_refused(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(InvalidCase, match=message):
-        planned((3,), config=msgspec.structs.replace(TWO, **changes))
+def test_a_page_size_of_a_group_that_is_not_there_is_refused() -> None:
+    with pytest.raises(InvalidCase, match=r"config\.swa_page_size=2 is that of a second KV cache"):
+        planned((3,), config=msgspec.structs.replace(TWO, swa_window=0))
+
+
+def test_tokens_that_are_drafted_have_slots_of_their_own_in_each_group() -> None:
+    drafts = msgspec.structs.replace(TWO, modes=("draft",), spec_steps=3)
+    steps = [
+        ReplayStep(
+            mode="draft",
+            rows=tuple(BatchRow(request=n, seq_len=length, new_tokens=0) for n in range(3)),
+        )
+        for length in (5, 7)
+    ]
+    for batch in plan(Case(schema_version=1, config=drafts, steps=tuple(steps))):
+        other, sizes = second(batch), (TWO.page_size, TWO.swa_page_size)
+        assert len(batch.slot_mapping) == len(other.slot_mapping) == 3 * drafts.spec_steps
+        pages = [
+            {*(slots // size).tolist()}
+            for group, size in zip(batch.groups, sizes, strict=True)
+            for slots in (group.slot_mapping, group.kv_slots.values)
+        ]
+        held = [{*found} - {RESERVED_PAGE} for found in pages]
+        assert sum(map(len, held)) == len(set.union(*held))
 
 
 @pytest.mark.parametrize("order", ["ascending", "descending", "shuffled", "fragmented"])

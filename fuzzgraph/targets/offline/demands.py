@@ -13,7 +13,16 @@ import torch
 
 from fuzzgraph.errors import EngineError
 
-__all__ = ["demand_instance", "demand_key", "demand_lookup", "demand_rows", "demand_size"]
+__all__ = [
+    "demand_computable",
+    "demand_instance",
+    "demand_key",
+    "demand_lookup",
+    "demand_rows",
+    "demand_size",
+]
+
+_COMPUTED_IN = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 Value = TypeVar("Value")
 
@@ -73,6 +82,17 @@ def demand_size(value: Any, rows: int, columns: int, what: str, where: str) -> t
         raise EngineError(f"{where} got {_said(value)} for {what}, where {there}")
     found: torch.Tensor = value
     return found
+
+
+def demand_computable(value: torch.Tensor, what: str, where: str) -> torch.Tensor:
+    """The tensor, if a model can compute on it: torch adds and multiplies nothing in FP8.
+
+    Raises:
+        EngineError: it has another dtype.
+    """
+    if value.dtype not in _COMPUTED_IN:
+        raise EngineError(f"{where} got {_said(value)} for {what}, on which no model can compute")
+    return value
 
 
 def demand_lookup(table: torch.Tensor, rows: torch.Tensor, what: str, where: str) -> torch.Tensor:

@@ -18,7 +18,12 @@ import torch
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.content import Content, content_for
 from fuzzgraph.row_mixing import with_mixed
-from fuzzgraph.targets.offline.demands import demand_instance, demand_rows, demand_size
+from fuzzgraph.targets.offline.demands import (
+    demand_computable,
+    demand_instance,
+    demand_rows,
+    demand_size,
+)
 from fuzzgraph.targets.offline.embeddings import looked_up_qkv
 from fuzzgraph.targets.offline.package import call_with_known
 from fuzzgraph.targets.offline.second_layer import (
@@ -196,6 +201,7 @@ class AttentionModel:
             q.contiguous(), k.contiguous(), v.contiguous(), forward_batch
         )
         demand_size(out, len(q), self._attended_columns, _ATTENDED, FORWARD)
+        demand_computable(out, _ATTENDED, FORWARD)
         return out
 
     def qkv(
@@ -243,6 +249,7 @@ class AttentionModel:
             q, k = torch.cat((q_nope, q_rope), -1), torch.cat((k_nope, k_rope), -1)
             out = self.layer(q, k, k_nope, forward_batch, **more)
         demand_size(out, len(q), self._attended_columns, _ATTENDED, FORWARD)
+        demand_computable(out, _ATTENDED, FORWARD)
         return out.flatten(1)  # some backends keep heads apart, as a model takes either
 
 

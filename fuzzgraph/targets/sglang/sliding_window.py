@@ -2,11 +2,12 @@
 
 The engine's hybrid pool is two: one of the layers that see all keys, and one of those behind the
 window. Requests are listed by slots of the first; a map gives the slot of the second for each, and
-the allocator keeps it: it puts an entry in with each token, and takes it back to 0 when a request
-leaves or its window has passed the token. A window of w tokens, the query's own included, is
-`swa_window` + 1; the engine says `sliding_window_size` for w - 1 (sglang models/gemma2.py,
-get_attention_sliding_window_size). Sources: sglang mem_cache/swa_memory_pool.py (SWAKVPool),
-mem_cache/allocator/swa.py (SWATokenToKVPoolAllocator; up to 0.5.12 in the former).
+the allocator keeps it: it puts an entry in with each token, that of a draft as well, and takes it
+back to 0 when a request leaves, its window has passed the token, or drafts are done with. A window
+of w tokens, the query's own included, is `swa_window` + 1; the engine says `sliding_window_size`
+for w - 1 (sglang models/gemma2.py, get_attention_sliding_window_size). Sources: sglang
+mem_cache/swa_memory_pool.py (SWAKVPool), mem_cache/allocator/swa.py (SWATokenToKVPoolAllocator; up
+to 0.5.12 in the former).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import inspect
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import torch
 
 from fuzzgraph.case import EngineConfig
@@ -74,6 +76,7 @@ class WindowSlots:
     def __init__(self, mapping: torch.Tensor) -> None:
         self._mapping = mapping
         self._owned: dict[int, IntArray] = {}
+        self._drafted: IntArray = np.empty(0, dtype=np.int64)
 
     def of(self, batch: Batch) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
         """(the map, slots of the first pool, their entries) for each thing that a step changes."""
@@ -82,7 +85,16 @@ class WindowSlots:
             if slots is not None:
                 freed = torch.from_numpy(slots)
                 yield self._mapping, freed, torch.zeros_like(freed)
+        done = torch.from_numpy(self._drafted)
+        yield self._mapping, done, torch.zeros_like(done)
         for row, request in enumerate(batch.requests.tolist()):
             self._owned[request] = batch.kv_slots.row(row)
-        window = batch.more_groups[0].kv_slots.values
-        yield self._mapping, torch.from_numpy(batch.kv_slots.values), torch.from_numpy(window)
+        window = batch.more_groups[0]
+        yield self._mapping, *_pair(batch.kv_slots.values, window.kv_slots.values)
+        self._drafted = batch.slot_mapping if batch.mode == "draft" else self._drafted[:0]
+        if len(self._drafted):
+            yield self._mapping, *_pair(self._drafted, window.slot_mapping)
+
+
+def _pair(slots: IntArray, entries: IntArray) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.from_numpy(slots), torch.from_numpy(entries)

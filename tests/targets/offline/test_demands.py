@@ -10,6 +10,7 @@ import torch
 from fuzzgraph.errors import EngineError
 from fuzzgraph.targets.offline.cuda_graph import RecordedCudaGraph
 from fuzzgraph.targets.offline.demands import (
+    demand_computable,
     demand_instance,
     demand_key,
     demand_lookup,
@@ -55,6 +56,17 @@ def test_numbers_of_all_rows_may_come_in_any_shape(value: torch.Tensor) -> None:
 def test_other_than_so_many_numbers_is_the_engines_error(value: Any, message: str) -> None:
     with pytest.raises(EngineError, match=message):
         demand_size(value, 3, 2, "what a layer computed", "forward")
+
+
+def test_numbers_in_16_bits_are_computed_on() -> None:
+    tensor = torch.zeros(3, 2, dtype=torch.bfloat16)
+    assert demand_computable(tensor, "what a layer computed", "forward") is tensor
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.uint8])
+def test_numbers_on_which_no_model_can_compute_are_the_engines_error(dtype: torch.dtype) -> None:
+    with pytest.raises(EngineError, match=r"\[3, 2\] for it, on which no model can compute"):
+        demand_computable(torch.zeros(3, 2).to(dtype), "it", "forward")
 
 
 def test_a_key_that_was_never_made_is_the_engines_error() -> None:

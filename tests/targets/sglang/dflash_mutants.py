@@ -8,7 +8,10 @@ from typing import Any
 import torch
 
 from fuzzgraph.case import EngineConfig
+from fuzzgraph.kernel_models import trtllm_gen
 from fuzzgraph.ports import GraphEngine
+from fuzzgraph.targets.offline.stub import Stub
+from fuzzgraph.targets.sglang.release import engine_module
 from fuzzgraph.targets.sglang.runners.base import RunnerDriver
 from fuzzgraph.targets.sglang.runners.dflash import BlockDraftSession, BlockDraftTarget
 
@@ -101,6 +104,21 @@ def _windows_begin_with_the_request(worker: Any, engine: Any) -> None:
 def _a_kernel_has_failed(worker: Any, engine: Any) -> None:
     """The worker lays blocks out without its kernel, as it does once that has failed."""
     worker._use_triton_prepare_block = False
+
+
+def _attention_in_the_dtype_of_queries(worker: Any, engine: Any) -> None:
+    """The kernel is not told in which dtype to answer: with KV in FP8, queries are in FP8."""
+    real = trtllm_gen.trtllm_batch_decode_with_kv_cache
+
+    def changed(*given: Any, out_dtype: Any = None, **named: Any) -> Any:
+        return real(*given, **named)
+
+    decode = Stub(trtllm_batch_decode_with_kv_cache=changed)
+    engine_module("sglang.srt.layers.attention.trtllm_mha_backend").flashinfer = Stub(decode=decode)
+
+
+def attention_in_the_dtype_of_queries() -> _Planted:
+    return _Planted(_attention_in_the_dtype_of_queries, "trtllm-mha")
 
 
 def embeddings_of_the_batch_before() -> _Planted:

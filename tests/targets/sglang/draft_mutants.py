@@ -6,6 +6,7 @@ Opened by name. Each is the released runner whose one call is changed, before gr
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -25,6 +26,9 @@ __all__ = [
     "model_without_a_batch",
     "no_hidden_states_for_a_draft",
     "no_hidden_states_for_an_extend",
+    "parents_of_a_step_before",
+    "scores_of_a_step_behind",
+    "window_slots_of_the_first_step",
 ]
 
 
@@ -100,6 +104,47 @@ def chains_of_other_rows() -> DraftTarget:
         engine.execute = mixed_up
 
     return _target("draft", change)
+
+
+def window_slots_of_the_first_step() -> DraftTarget:
+    """Behind a window every step of a draft writes where the first one does."""
+
+    def change(engine: Any) -> None:
+        for backend in engine.draft_attn_backend.attn_backends:
+            backend._get_swa_write_locations = partial(_of_the_first_step, backend)
+
+    return _target("draft", change)
+
+
+def _of_the_first_step(backend: Any, batch: Any) -> Any:
+    step, backend.speculative_step_id = backend.speculative_step_id, 0
+    try:
+        return type(backend)._get_swa_write_locations(backend, batch)
+    finally:
+        backend.speculative_step_id = step
+
+
+def _frozen_order(parents_off: int, scores_off: int) -> DraftTarget:
+    def change(engine: Any) -> None:
+        execute = engine.execute
+
+        def mixed_up(batch: Any) -> Any:
+            parents, scores, tokens, *more = execute(batch)
+            return parents + parents_off, scores + scores_off, tokens, *more
+
+        engine.execute = mixed_up
+
+    return _target("frozen", change)
+
+
+def parents_of_a_step_before() -> DraftTarget:
+    """A draft on the target's KV hands out the parents of the step before."""
+    return _frozen_order(-1, 0)
+
+
+def scores_of_a_step_behind() -> DraftTarget:
+    """It hands out the places of the tokens behind the drafted ones."""
+    return _frozen_order(0, 1)
 
 
 def _replays_another_graph(rows: int) -> DraftTarget:

@@ -106,6 +106,25 @@ def test_a_planted_bug_of_drafted_blocks_is_found(
 
 @pytest.mark.sglang
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("target", "found"),
+    [
+        ("sglang-dflash-draft-trtllm-mha", False),
+        (f"{MUTANTS}:attention_in_the_dtype_of_queries", True),
+    ],
+    ids=["as released", "in the dtype of queries"],
+)
+def test_a_draft_model_cannot_compute_on_attention_in_fp8(
+    workers: Workers, target: str, found: bool
+) -> None:
+    of = case(*BLOCKS, page_size=16, dtype="bfloat16", kv_dtype="float8_e4m3fn")
+    shown = workers.findings(NEWEST, of, target)
+    said = "float8_e4m3fn [16, 4] for what attention computed, on which no model can compute"
+    assert [said in one.message for one in shown] == ([True] if found else [])
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
 def test_a_release_without_folded_samplers_is_refused_in_one_line(workers: Workers) -> None:
     with pytest.raises(FuzzGraphError, match=r"0\.5\.13 folds no sampler into graphs"):
         workers.findings("0.5.13", case(*BLOCKS), "sglang-dflash-draft-fa3")

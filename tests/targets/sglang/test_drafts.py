@@ -21,6 +21,9 @@ from tests.targets.sglang.released import Workers
 released = [pytest.mark.sglang, pytest.mark.slow]
 
 
+PAGES: dict[str, Any] = {"kv_pool_pages": 100, "max_context_len": 64}
+
+
 def draft_case(*batches: tuple[int, ...], **settings: Any) -> Case:
     """Steps of mode draft with rows of these lengths, each step with requests of its own."""
     return _case("draft", batches, {}, settings)
@@ -143,6 +146,8 @@ class TestReleases:
             ("logits_of_other_rows", "eager", "next_token_logits"),
             ("no_hidden_states_for_a_draft", "reference", "hidden_states"),
             ("chains_of_other_rows", "reference", "draft_tokens"),
+            ("parents_of_a_step_before", "reference", "drafted_parents"),
+            ("scores_of_a_step_behind", "reference", "drafted_scores"),
             ("graphs_of_one_row_less", "survival", ""),
             ("graphs_never_captured", "survival", ""),
             ("model_without_a_batch", "survival", ""),
@@ -154,9 +159,12 @@ class TestReleases:
         self, workers: Workers, bug: str, oracle: str, output: str
     ) -> None:
         drafts = bug in ("no_hidden_states_for_a_draft", "chains_of_other_rows")
-        case = (
-            draft_case((5, 6), (7, 3)) if drafts else extend_case((1, 3), (2, 1, 3), draft_tokens=3)
-        )
+        if output.startswith("drafted"):
+            case = draft_case((5, 6), (7, 3), spec_steps=2)
+        elif drafts:
+            case = draft_case((5, 6), (7, 3))
+        else:
+            case = extend_case((1, 3), (2, 1, 3), draft_tokens=3)
         found = seen(workers, "0.5.23", case, f"tests.targets.sglang.draft_mutants:{bug}")
         assert (oracle, output) in found
 
@@ -167,6 +175,37 @@ class TestReleases:
         case = draft_case((5, 6, 7, 8), (5, 6, 7))
         found = seen(workers, version, case, "sglang-frozen-kv-mtp")
         assert but_handed_padding(found) == (STALE if version == "0.5.12" else set())
+
+    @pytest.mark.parametrize("version", ["0.5.12", "0.5.23"])
+    @pytest.mark.parametrize("steps", [1, 3])
+    def test_parents_of_drafts_on_the_targets_kv_are_those_of_a_chain(
+        self, workers: Workers, version: str, steps: int
+    ) -> None:
+        case = draft_case((5, 6), (7, 3), spec_steps=steps, capture_bs=(2,))
+        assert seen(workers, version, case, "sglang-frozen-kv-mtp") == set()
+
+    @pytest.mark.parametrize(
+        ("version", "target", "found"),
+        [
+            ("0.5.21", "sglang-eagle-draft", False),
+            ("0.5.23", "sglang-eagle-draft", False),
+            ("0.5.23", "tests.targets.sglang.draft_mutants:window_slots_of_the_first_step", True),
+        ],
+    )
+    def test_drafts_behind_a_window_are_written_to_slots_of_their_own(
+        self, workers: Workers, version: str, target: str, found: bool
+    ) -> None:
+        case = draft_case((5, 6, 9, 4), (7, 3), (12, 8, 9), spec_steps=3, swa_window=3, **PAGES)
+        shown = seen(workers, version, case, target)
+        expected = {("reference", "swa_attention")} if found else set()
+        assert expected <= shown and bool(shown) is found
+
+    def test_a_release_whose_drafts_have_no_slots_of_a_window_skips_the_case(
+        self, workers: Workers
+    ) -> None:
+        case = draft_case((5, 6), spec_steps=3, swa_window=3, **PAGES)
+        skipped = workers.skipped("0.5.20", case, "sglang-eagle-draft")
+        assert "0.5.20 hands each step of a draft the window's slots of all steps" in skipped
 
     @pytest.mark.parametrize("version", ["0.5.12", "0.5.13", "0.5.23"])
     def test_padded_rows_of_multi_layer_draft_extend_are_stale_to_this_day(
@@ -264,3 +303,15 @@ def test_a_server_drafts_a_token_less_than_it_verifies_unless_it_has_branches(
 ) -> None:
     config = EngineConfig(modes=("draft",), **settings)
     assert why_unserved(open_target("sglang-eagle-draft"), config) == said
+
+
+def test_drafts_behind_a_window_are_drawn_with_one_branch_alone() -> None:
+    capabilities = open_target("sglang-eagle-draft").capabilities
+    configs = [swarm_config(capabilities, CI, number) for number in range(100)]
+    assert {config.spec_topk for config in configs if config.swa_window} == {1}
+
+
+def test_several_branches_behind_a_window_are_refused() -> None:
+    config = EngineConfig(modes=("draft",), swa_window=3, spec_topk=2)
+    said = open_target("sglang-eagle-draft").unsupported(config)
+    assert said == "swa_window=3 with several branches, which do not attend"

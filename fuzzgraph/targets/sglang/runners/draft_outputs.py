@@ -13,32 +13,36 @@ from fuzzgraph.targets.sglang.forward_batch.draft import live_places, select_ind
 from fuzzgraph.world import Batch
 
 CHAIN = ("draft_tokens", "first_tokens", "parent_list", "top_scores_index")
+_ORDERS = (("drafted_parents", "drafted_scores"), ("parent_list", "top_scores_index"))
+"""Parents and scores of a row, by how many of its tokens were not predicted."""
 _WORKER = "the draft worker"
 
 
 def chain_in(handed_out: Any, batch: Batch) -> dict[str, torch.Tensor]:
     """Parents, scores, and the tokens with those given, of drafts of one branch."""
+    tokens = demand_rows(handed_out[2], batch.raw_bs, "tokens", _WORKER)
+    found = drafted_in(handed_out, batch, 1)
+    return {**found, "first_tokens": tokens[:, 0].clone()}
+
+
+def drafted_names(given: int) -> tuple[str, ...]:
+    """What `drafted_in` gives."""
+    return "draft_tokens", *_ORDERS[given]
+
+
+def drafted_in(handed_out: Any, batch: Batch, given: int) -> dict[str, torch.Tensor]:
+    """Parents, scores and predicted tokens of drafts of one branch.
+
+    Args:
+        given: how many at the front of a row were not predicted, 0 or 1.
+    """
     parents, scores, tokens = (
         demand_rows(each, batch.raw_bs, name, _WORKER)
         for each, name in zip(handed_out, ("parents", "scores", "tokens"), strict=False)
     )
-    found = {
-        "draft_tokens": tokens[:, 1:].flatten(),
-        "first_tokens": tokens[:, 0],
-        "parent_list": parents,
-        "top_scores_index": scores,
-    }
-    return {name: value.clone() for name, value in found.items()}
-
-
-def drafted_in(handed_out: Any, batch: Batch, given: int) -> dict[str, torch.Tensor]:
-    """The tokens alone.
-
-    Args:
-        given: how many at the front of a row were not predicted.
-    """
-    tokens = demand_rows(handed_out[2], batch.raw_bs, "tokens", _WORKER)
-    return {"draft_tokens": tokens[:, given:].flatten().clone()}
+    values = (tokens[:, given:].flatten(), parents, scores)
+    names = drafted_names(given)
+    return {name: value.clone() for name, value in zip(names, values, strict=True)}
 
 
 def sampled_from(

@@ -18,7 +18,7 @@ import torch
 
 from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import LONGEST_CONTEXT, EngineConfig, Mode
-from fuzzgraph.errors import AdapterUnavailable
+from fuzzgraph.errors import AdapterUnavailable, NotInRelease
 from fuzzgraph.observation import Observation
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.sglang.attention_model import (
@@ -40,7 +40,7 @@ from fuzzgraph.targets.sglang.forward_batch.draft import (
     live_places,
     select_index,
 )
-from fuzzgraph.targets.sglang.release import has_module, release
+from fuzzgraph.targets.sglang.release import has_module, is_before, release
 from fuzzgraph.targets.sglang.runners.draft_cuda_graph_runners import (
     DRAFT,
     DRAFT_EXTEND,
@@ -53,6 +53,7 @@ from fuzzgraph.targets.sglang.runners.draft_outputs import (
     CHAIN,
     chain_in,
     drafted_in,
+    drafted_names,
     layers_in,
     sampled_from,
     sampled_from_nothing,
@@ -74,9 +75,8 @@ _CAPTURED_ON = (1,)
 
 _ATTENDED = {DRAFT: "one branch", DRAFT_EXTEND: ""}
 """Kind of runner whose model attends -> in which cases; '' for all."""
-_UNATTENDED: dict[RunnerKind, tuple[str, ...]] = {FROZEN: ("draft_tokens",), MULTI_LAYER: ()}
-"""Runners whose model has no layer, and what they promise beside hidden states. What the graphs of
-draft-extend sample, eager steps leave to the worker."""
+_UNATTENDED = (FROZEN, MULTI_LAYER)
+"""Runners whose model has no layer."""
 
 _KERNELS = "attention kernels, by models"
 _NO_ATTENTION = ("the attention backend", "attention of the draft model")
@@ -85,6 +85,9 @@ _STOOD_IN_FOR = {
     DRAFT: (_KERNELS, _LOOP, f"with several branches {' and '.join(_NO_ATTENTION)}"),
     DRAFT_EXTEND: (_KERNELS,),
 }
+
+_WINDOWS = (0, 5, 21)
+"""The first release whose drafts have slots of a sliding window."""
 
 _KINDS = (DRAFT, DRAFT_EXTEND, FROZEN, MULTI_LAYER)
 
@@ -115,13 +118,15 @@ class DraftTarget(SglangTarget):
             max_spec_topk=self._kind.max_topk,
             max_draft_tokens=4,
             capture_beyond_pool=True,
-            swa_window=self._kind is DRAFT_EXTEND,
+            swa_window=computes,
             prefix_by_group=False,
         )
 
     def refused(self, config: EngineConfig) -> str | None:
         if config.spec_topk > self._kind.max_topk:
             return f"spec_topk={config.spec_topk} is not driven, only {self._kind.max_topk}"
+        if self._kind is DRAFT and config.swa_window and config.spec_topk > 1:
+            return f"swa_window={config.swa_window} with several branches, which do not attend"
         return None
 
     def unserved(self, config: EngineConfig) -> str | None:
@@ -153,6 +158,12 @@ class DraftSession(DecodeSession):
     compared_at_capture = (COUNTED,)
 
     def __init__(self, config: EngineConfig, graphs: GraphEngine, kind: RunnerKind) -> None:
+        if kind is DRAFT and config.swa_window and is_before(_WINDOWS):
+            raise NotInRelease(
+                f"swa_window={config.swa_window} is not driven: sglang {release()} hands each step "
+                "of a draft the window's slots of all steps (flashattention_backend.py, "
+                "_init_full_cg_decode_metadata), which its buffer cannot hold"
+            )
         self._kind = kind
         self._batch: Batch | None = None
         self._packed = packs_accepted_tokens() and kind is DRAFT_EXTEND
@@ -262,8 +273,10 @@ class DraftSession(DecodeSession):
         if mode == "idle":
             return ()
         more: tuple[str, ...] = ()
-        if self._bare is not None:
-            return "unattended_hidden", *_UNATTENDED[self._kind]
+        if self._kind is FROZEN:
+            return "unattended_hidden", *drafted_names(_given())
+        if self._bare is not None:  # what its graphs sample, eager steps leave to the worker
+            return ("unattended_hidden",)
         if self._loops:
             more = ("hidden_states", *CHAIN)
         elif self._model is not None and self._kind is DRAFT_EXTEND:
@@ -304,8 +317,7 @@ class DraftSession(DecodeSession):
         _, hidden = self._computed() if self.ran_eagerly else self._captured[self._size]
         if self._kind is FROZEN:
             live = batch.num_tokens * self._config.spec_steps
-            given = 0 if runs_draft_loop() else 1  # up to 0.5.12 the first token is one given
-            drafted = drafted_in(self._outputs, batch, given)
+            drafted = drafted_in(self._outputs, batch, _given())
             return {"unattended_hidden": hidden[:live].clone(), **drafted}
         tokens: list[torch.Tensor] = []
         if not self.ran_eagerly:  # of an eager layer the worker samples
@@ -417,6 +429,11 @@ class DraftSession(DecodeSession):
             return handed
         rows = {name for name in handed if name != "seq_lens_sum"}
         return handed | {name: handed[name][: len(lens)] for name in rows}
+
+
+def _given() -> int:
+    """Tokens of a row that a draft on the target's KV does not predict: one up to 0.5.12."""
+    return 0 if runs_draft_loop() else 1
 
 
 def _wants_select_index(runner: Any) -> bool:
