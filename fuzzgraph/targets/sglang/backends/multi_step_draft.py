@@ -49,7 +49,7 @@ class MultiStepDraftTarget(DraftTarget):
         super().__init__(name, DRAFT.name)
         self._backend = backend
         self.capabilities = self.capabilities.replace(
-            seq_len_fill_values=(1,), min_spec_steps=2, draft_windows=True
+            seq_len_fill_values=(1,), min_spec_steps=2, draft_windows=True, swa_window=False
         )
 
     def refused(self, config: EngineConfig) -> str | None:
