@@ -156,7 +156,7 @@ def _planned(memory: KernelMemory, metadata: torch.Tensor, lens: Ints) -> tuple[
     entries = memory.ints(metadata)[:, :2]
     threshold, count = (int(each) for each in entries[0])
     listed = entries[1 : 1 + max(0, min(count, len(lens)))]
-    expected = [(row, int(lens[row])) for row in np.flatnonzero(lens > threshold)]
+    expected = [(row, length) for row, length in enumerate(lens.tolist()) if length > threshold]
     if len(listed) != count or sorted(map(tuple, listed.tolist())) != expected:
         got = f"{[tuple(each) for each in listed.tolist()]} where {expected} are beyond {threshold}"
         memory.misused("metadata", _LISTS, got)
