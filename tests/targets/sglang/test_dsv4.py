@@ -125,9 +125,7 @@ def test_keys_that_are_selected_by_another_plan_or_page_show_in_outputs(
 @pytest.mark.sglang
 @pytest.mark.parametrize("topk_kernel", ["planned", "unplanned"])
 def test_either_selection_of_compressed_keys_is_right(workers: Workers, topk_kernel: str) -> None:
-    case = paged_case(
-        batches=((264, 400), (300, 333)), index_topk=64, topk_kernel=topk_kernel
-    )
+    case = paged_case(batches=((264, 400), (300, 333)), index_topk=64, topk_kernel=topk_kernel)
     assert workers.findings("0.5.23", case, "sglang-dsv4") == ()
 
 

@@ -27,7 +27,7 @@ def cuda_server() -> Iterator[None]:
 def in_environment(
     variables: Mapping[str, str], server: contextlib.AbstractContextManager[None]
 ) -> Iterator[None]:
-    """Around the engine's code: `server`, with variables that a worker's other sessions have not."""
+    """Around the code of the engine: `server`, with variables that other sessions have not."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
