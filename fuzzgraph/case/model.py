@@ -220,7 +220,7 @@ class EngineConfig(Record, frozen=True, kw_only=True):
     )] = "fa3"
     """Which kernel attends to the keys that an indexer has selected, where a server can choose."""
     topk_kernel: Annotated[Literal["planned", "unplanned"], Dimension(
-        needs=OneOf("topk_kernels"), label="topk kernel {}", group="kernels"
+        needs=OneOf("topk_kernels"), label="key selection {}", group="kernels"
     )] = "planned"
     """Which kernel selects an indexer's keys, where a server can choose: the newer one, which works
     by a plan of the batch, or the older one, which has none."""

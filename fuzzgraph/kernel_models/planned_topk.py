@@ -151,7 +151,7 @@ def _check_signs(memory: KernelMemory, lens: Ints) -> None:
         memory.misused("seq_lens", _NOT_NEGATIVE, f"{lens[row]} in row {row}")
 
 
-def _planned(memory: KernelMemory, metadata: torch.Tensor, lens: Ints) -> tuple[int, Ints]:
+def _items_planned(memory: KernelMemory, metadata: torch.Tensor, lens: Ints) -> tuple[int, Ints]:
     """(threshold, [n, 2] row and length) that a plan holds, of rows that there are."""
     entries = memory.ints(metadata)[:, :2]
     threshold, count = (int(each) for each in entries[0])
@@ -178,7 +178,7 @@ def _run_planned_topk(
     _check_signs(memory, lens)
     threshold = int(lens.max(initial=0))
     if _follows_plan(len(lens)):
-        threshold, listed = _planned(memory, metadata, lens)
+        threshold, listed = _items_planned(memory, metadata, lens)
         for row, length in listed.tolist():
             # A plan of nothing, whose numbers are any; what it lists is judged above.
             if 0 <= row < len(lens) and 0 <= length <= scores.shape[1]:
