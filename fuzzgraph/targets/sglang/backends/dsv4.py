@@ -92,8 +92,8 @@ class Dsv4Target(SglangTarget):
     about = "DeepSeek V4's layers, metadata upgraded late"
     outputs_judged: Mapping[Mode, str] = MappingProxyType({"decode": ""})
     also_stood_in_for = (
-        "sparse FlashMLA, the compressor, the indexer's queries and scores, the selection of keys"
-        " and the write of KV, by models",
+        "sparse FlashMLA, the compressor, the indexer's queries and scores, both selections of keys"
+        " with their planner, and the write of KV, by models",
         "the KV pool's constructor",
         "FP8 of the KV",
     )

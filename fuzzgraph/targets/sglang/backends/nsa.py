@@ -123,8 +123,8 @@ NSA = AttentionBackend(
     fields=("cache_seqlens", "cu_seqlens_k", "page_table", "token_indices"),
     max_context_len=8192,  # places whose index keys `content` tells apart
     stood_in_for=(
-        "the indexer's scores and store of keys, the selection of keys, FlashAttention 3 and sparse"
-        " FlashMLA, by models",
+        "the indexer's scores and store of keys, both selections of keys and their planner,"
+        " FlashAttention 3 and sparse FlashMLA, by models",
         "the indexer's projections",
     ),
     read=attributes(
