@@ -273,6 +273,8 @@ def _vary_past(fields: Fields, can: Capabilities, profile: Profile, chance: Chan
     _by_its_row(DIMENSIONS["index_topk"])(fields, can, profile, chance)
     if len(can.sparse_kernels) > 1:
         fields["sparse_kernel"] = chance.pick(can.sparse_kernels)
+    if len(can.topk_kernels) > 1:
+        fields["topk_kernel"] = "unplanned" if chance.percent(25) else "planned"
     others = [kind for kind in can.kv_compressions if kind != fields["kv_compression"]]
     # Contexts of compressed keys are long, and a target that has others too has other features.
     if others and ("none" not in can.kv_compressions or chance.percent(8)):

@@ -219,6 +219,11 @@ class EngineConfig(Record, frozen=True, kw_only=True):
         needs=OneOf("sparse_kernels"), label="sparse kernel {}", group="kernels"
     )] = "fa3"
     """Which kernel attends to the keys that an indexer has selected, where a server can choose."""
+    topk_kernel: Annotated[Literal["planned", "unplanned"], Dimension(
+        needs=OneOf("topk_kernels"), label="key selection {}", group="kernels"
+    )] = "planned"
+    """Which kernel selects an indexer's keys, where a server can choose: the newer one, which works
+    by a plan of the batch, or the older one, which has none."""
     swa_window: Annotated[int, Dimension(
         bounds=(0, 1 << 17), needs=Switch("swa_window"), feature=28, share=9, edge="swa window",
         resets_with="swa", label="sliding-window layer", group="features"

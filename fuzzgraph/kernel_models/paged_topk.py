@@ -1,7 +1,7 @@
 """Selection of the best compressed keys of each query, written as slots: DeepSeek V4's indexer.
 
-Source: sglang 0.5.12 to 0.5.23, csrc/deepseek_v4/topk_v1.cuh. Left out are the second version with
-its plan, and what makes the scores.
+Source: sglang 0.5.12 to 0.5.23, csrc/deepseek_v4/topk_v1.cuh. The second version, which follows a
+plan, is `planned_topk`. Left out is what makes the scores.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from fuzzgraph.kernel_models.memory import Ints, KernelMemory
 
 __all__ = [
     "best_keys",
+    "best_keys_of_row",
     "fast_topk_transform_fused",
     "fast_topk_transform_ragged_fused",
     "fast_topk_v2",
@@ -162,12 +163,19 @@ def best_keys(
     starts = np.zeros_like(lens) if row_starts is None else memory.ints(row_starts)
     found = []
     for row, (length, start) in enumerate(zip(lens.tolist(), starts.tolist(), strict=True)):
-        places = np.arange(max(0, length))
-        if length > topk:  # else the kernel reads no score
-            read = memory.numbers("score", score, np.full_like(places, row), start + places)
-            places = np.sort(np.argsort(-read, kind="stable")[:topk])
-        found.append(places)
+        found.append(best_keys_of_row(memory, score, row, length, topk, start))
     return found
+
+
+def best_keys_of_row(
+    memory: KernelMemory, score: torch.Tensor, row: int, length: int, topk: int, start: int = 0
+) -> Ints:
+    """Places of one row's best keys, ascending, from the row's start."""
+    places: Ints = np.arange(max(0, length))
+    if length > topk:  # else the kernel reads no score
+        read = memory.numbers("score", score, np.full_like(places, row), start + places)
+        places = np.sort(np.argsort(-read, kind="stable")[:topk])
+    return places
 
 
 def store_chosen(

@@ -31,6 +31,7 @@ FOLLOWING = {"kv_pool_pages", "num_kv_heads", "v_head_dim", "spec_steps", "draft
     "prefill_slots",
     "state_track_interval",
     "sparse_kernel",
+    "topk_kernel",
     "state_pool_size",
     "drafted_prompts",
     "drafted_blocks",

@@ -17,6 +17,7 @@ _EVERYTHING = WIDEST.replace(
     # It has no indexer, and keeps every key as it is: its attention takes them all.
     kv_compressions=("none",),
     sparse_kernels=("fa3",),
+    topk_kernels=("planned",),
     index_topks=(0,),
     prefill_runners=("piecewise", "breakable"),
     max_prefill_slots=1,

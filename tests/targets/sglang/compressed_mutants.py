@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.targets.sglang.backends.dsv4 import Dsv4Target
+from fuzzgraph.targets.sglang.stubs.planned_topk import topk_module
 
 __all__ = [
     "first_slot",
@@ -15,6 +18,9 @@ __all__ = [
     "index_pages_of_the_padding",
     "index_queries_of_the_next_position",
     "older_tokens",
+    "selection_planned_at_capture",
+    "selection_planned_for_other_rows",
+    "slots_by_pages_of_another_size",
     "window_too_short",
 ]
 
@@ -92,6 +98,37 @@ def index_pages_of_the_padding() -> Dsv4Target:
 
     def change(metadata: Any) -> None:
         metadata.indexer_metadata.page_table[:, 1:].zero_()
+
+    return _changed(change)
+
+
+def _replanned(lengths: Callable[[torch.Tensor], torch.Tensor]) -> Dsv4Target:
+    """The target, whose selection follows a plan of other lengths."""
+
+    def change(metadata: Any) -> None:
+        indexer = metadata.indexer_metadata
+        lens = getattr(indexer, "compressed_seq_lens", None)
+        lens = indexer.c4_seq_lens if lens is None else lens  # as it is called up to 0.5.19
+        indexer.topk_metadata.copy_(topk_module().plan_topk_v2(lengths(lens)))
+
+    return _changed(change)
+
+
+def selection_planned_at_capture() -> Dsv4Target:
+    """The selection follows the plan of a capture, whose rows have no compressed key."""
+    return _replanned(torch.zeros_like)
+
+
+def selection_planned_for_other_rows() -> Dsv4Target:
+    """The selection's plan has each row's keys under the row at the batch's other end."""
+    return _replanned(lambda lens: lens.flip(0).contiguous())
+
+
+def slots_by_pages_of_another_size() -> Dsv4Target:
+    """Slots of the keys that the indexer selects are counted by pages of half the size."""
+
+    def change(metadata: Any) -> None:
+        metadata.indexer_metadata.compressed_page_size //= 2
 
     return _changed(change)
 

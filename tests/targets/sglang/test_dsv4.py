@@ -92,10 +92,41 @@ def test_the_keys_that_an_indexer_selects_are_the_best_of_more_than_it_keeps(
 
 @pytest.mark.sglang
 @pytest.mark.slow
+@pytest.mark.parametrize("topk_kernel", ["planned", "unplanned"])
 @pytest.mark.parametrize("version", ["0.5.13", "0.5.14", "0.5.16", "0.5.18", "0.5.20", "0.5.22"])
-def test_an_indexer_of_any_release_selects_the_best_keys(workers: Workers, version: str) -> None:
-    case = paged_case(batches=((8, 300), (260,), (256, 333)), index_topk=64)
+def test_an_indexer_of_any_release_selects_the_best_keys(
+    workers: Workers, version: str, topk_kernel: str
+) -> None:
+    case = paged_case(
+        batches=((8, 300), (260,), (256, 333)), index_topk=64, topk_kernel=topk_kernel
+    )
     assert workers.findings(version, case, "sglang-dsv4") == ()
+
+
+@pytest.mark.sglang
+@pytest.mark.parametrize(
+    ("version", "mutant"),
+    [
+        ("0.5.13", "selection_planned_at_capture"),
+        ("0.5.23", "selection_planned_at_capture"),
+        ("0.5.23", "selection_planned_for_other_rows"),
+        ("0.5.23", "slots_by_pages_of_another_size"),
+    ],
+)
+def test_keys_that_are_selected_by_another_plan_or_page_show_in_outputs(
+    workers: Workers, version: str, mutant: str
+) -> None:
+    case = paged_case(batches=((264, 400), (300, 333)), index_topk=64)
+    target = f"tests.targets.sglang.compressed_mutants:{mutant}"
+    found = {each.oracle for each in workers.findings(version, case, target)}
+    assert "reference" in found
+
+
+@pytest.mark.sglang
+@pytest.mark.parametrize("topk_kernel", ["planned", "unplanned"])
+def test_either_selection_of_compressed_keys_is_right(workers: Workers, topk_kernel: str) -> None:
+    case = paged_case(batches=((264, 400), (300, 333)), index_topk=64, topk_kernel=topk_kernel)
+    assert workers.findings("0.5.23", case, "sglang-dsv4") == ()
 
 
 def test_selections_of_other_sizes_are_not_driven() -> None:

@@ -164,6 +164,11 @@ def test_contexts_stay_small_but_for_rare_ones() -> None:
     assert 0 < rare < 0.06 * len(contexts)
 
 
+def test_keys_are_selected_by_a_plan_more_often_than_without_one() -> None:
+    chosen = Counter(case.config.topk_kernel for case in sample() if case.config.index_topk)
+    assert 0 < chosen["unplanned"] < chosen["planned"]
+
+
 def test_a_long_context_has_rows_past_the_blocks_of_kernels_and_few_narrow_ones() -> None:
     found = [case for case in sample() if case.config.max_context_len > 512]
     assert any(row.seq_len > 1025 for case in found for step in case.steps for row in step.rows)

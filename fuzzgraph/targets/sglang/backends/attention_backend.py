@@ -42,7 +42,7 @@ from fuzzgraph.targets.sglang.fields import (
 from fuzzgraph.targets.sglang.release import engine_module, has_module, release
 from fuzzgraph.targets.sglang.stubs.flashinfer import install_flashinfer
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner, no_forward
-from fuzzgraph.targets.sglang.stubs.platform import cuda_server
+from fuzzgraph.targets.sglang.stubs.platform import cuda_server, in_environment
 from fuzzgraph.targets.sglang.stubs.workspaces import forget_workspaces, keep_workspaces_small
 from fuzzgraph.targets.sglang.target import SglangTarget
 from fuzzgraph.targets.sglang.unified_pool import refused_virtual_pages
@@ -150,8 +150,8 @@ class AttentionBackend:
     """What does not run of it on a machine without a GPU, for readers, a clause each."""
     chosen: Callable[[EngineConfig], dict[str, Any]] = lambda config: {}
     """Config -> server arguments that follow from it."""
-    settings: tuple[tuple[str, str], ...] = ()
-    """What the engine reads from the environment, for the life of the worker."""
+    environment: Callable[[EngineConfig], dict[str, str]] = lambda config: {}
+    """Config -> what the engine finds in its environment while it runs."""
     on_rocm: bool = False
     """Whether servers with ROCm have it, which have packages that none with CUDA has."""
 
@@ -254,7 +254,7 @@ class BackendTarget(SglangTarget):
         return (self.backend.place()[0], *layers)
 
     def load(self) -> None:
-        keep_workspaces_small(**dict(self.backend.settings))
+        keep_workspaces_small()
         super().load()
 
 
@@ -356,7 +356,9 @@ class BackendSession(DecodeSession):
         super().__init__(config, graphs, backend=kind.name, model=model, arguments=arguments)
 
     def engine_runs(self, batch: Batch | None = None) -> contextlib.AbstractContextManager[None]:
-        return cuda_on_cpu() if self._kind.on_rocm else cuda_server()
+        server = cuda_on_cpu() if self._kind.on_rocm else cuda_server()
+        found = self._kind.environment(self._config)
+        return in_environment(found, server) if found else server
 
     def _open_backend(self, runner: ModelRunner) -> Any:
         self._module = engine_module(self._kind.place()[0])

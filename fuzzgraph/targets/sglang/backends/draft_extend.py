@@ -95,7 +95,7 @@ class DraftExtendTarget(DraftTarget):
         return *super().modules(), self.backend.place()[0], layer
 
     def load(self) -> None:
-        keep_workspaces_small(**dict(self.backend.settings))
+        keep_workspaces_small()
         super().load()
 
 

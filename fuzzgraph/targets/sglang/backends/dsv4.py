@@ -3,9 +3,9 @@
 The backend prepares raw metadata before a replay and makes full metadata of it inside the graph.
 Real are its constructor, both preparations, the upgrade and its Triton kernels, its forward, its
 indexer's and its compressor's, and the KV pool's methods. Modelled are sparse FlashMLA, the
-compressor with its planner, the indexer's queries and scores with their schedule, the selection of
-keys and the write of KV. Stood in for are the weights, and the KV pool's constructor, which
-allocates for a whole model.
+compressor with its planner, the indexer's queries and scores with their schedule, both selections
+of keys, of which the newer follows a plan, and the write of KV. Stood in for are the weights, and
+the KV pool's constructor, which allocates for a whole model.
 """
 
 from __future__ import annotations
@@ -54,7 +54,13 @@ from fuzzgraph.targets.sglang.stubs.compressed_pool import (
     states_by_request,
 )
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner, no_forward
-from fuzzgraph.targets.sglang.stubs.platform import cuda_server
+from fuzzgraph.targets.sglang.stubs.planned_topk import (
+    PLANNED_TOPK,
+    chosen_topk,
+    count_clusters,
+    topk_module,
+)
+from fuzzgraph.targets.sglang.stubs.platform import cuda_server, in_environment
 from fuzzgraph.targets.sglang.target import SglangTarget
 from fuzzgraph.world import Batch
 
@@ -63,7 +69,6 @@ _POOL = "sglang.srt.mem_cache.deepseek_v4_memory_pool"
 _SETTINGS = {
     "SGLANG_PREP_IN_CUDA_GRAPH": "1",  # since 0.5.14 nothing else is possible
     "SGLANG_OPT_USE_JIT_INDEXER_METADATA": "0",  # the schedule is DeepGEMM's
-    "SGLANG_OPT_USE_TOPK_V2": "0",
 }
 """What the engine reads from the environment."""
 _NEEDED = "DSV4Metadata"
@@ -87,8 +92,8 @@ class Dsv4Target(SglangTarget):
     about = "DeepSeek V4's layers, metadata upgraded late"
     outputs_judged: Mapping[Mode, str] = MappingProxyType({"decode": ""})
     also_stood_in_for = (
-        "sparse FlashMLA, the compressor, the indexer's queries and scores, the selection of keys"
-        " and the write of KV, by models",
+        "sparse FlashMLA, the compressor, the indexer's queries and scores, both selections of keys"
+        " with their planner, and the write of KV, by models",
         "the KV pool's constructor",
         "FP8 of the KV",
     )
@@ -99,6 +104,7 @@ class Dsv4Target(SglangTarget):
         attentions=("mla",),
         kv_compressions=("window", "c4", "c128"),
         index_topks=(0, _TOPK),
+        topk_kernels=("planned", "unplanned"),
         max_batch=4,
         max_context_len=8192,
         capture_beyond_pool=False,
@@ -184,8 +190,9 @@ def _put_models(device: str) -> None:
         if hasattr(indexer, name):
             put_model(indexer, name, paged_topk.topk_transform_paged)
     rotates = inspect.unwrap(indexer.fused_q_indexer_rope_hadamard_quant)
-    for module in {compressor_module(), sys.modules[rotates.__module__]}:
+    for module in {compressor_module(), sys.modules[rotates.__module__], topk_module()}:
         compile_to_models(module, _COMPILED)
+    count_clusters()
 
 
 def _planner(compiled: Compiled) -> Any:
@@ -228,6 +235,7 @@ _COMPILED: Makers = {
     "FlashCompress128Kernel::run_decode": _compression(128),
     "FusedNormRopeKernel::forward": _compressed_store,
     "FusedQIndexerRopeHadamardQuantKernel::forward": _query,
+    **PLANNED_TOPK,
 }
 """What compressor and indexer compile."""
 
@@ -256,7 +264,7 @@ class Dsv4Session(DecodeSession):
         super().__init__(config, graphs, backend="dsv4", model=model)
 
     def engine_runs(self, batch: Batch | None = None) -> contextlib.AbstractContextManager[None]:
-        return cuda_server()
+        return in_environment(chosen_topk(self._config), cuda_server())
 
     def _look(self, input_ids: Any, positions: Any, forward_batch: Any, **_: Any) -> Any:
         """Takes down the metadata that the forward finds."""

@@ -3,10 +3,9 @@
 Real: `NativeSparseAttnBackend`, called `DeepseekSparseAttnBackend` in later releases, with its
 preparation as on CUDA and its Triton kernels, its forwards over FlashAttention 3 and sparse
 FlashMLA, the writing of latent KV, and the indexer's keys and selection. Modelled: DeepGEMM's
-scores and their schedule, the store of the indexer's keys, the selection of the best keys and the
-attention kernels. Stood in for are the indexer's projections (see `selecting_model`). Left out are
-the newer selection with its compiled planner, and `flashmla_kv`, which quantises rows of 512
-columns.
+scores and their schedule, the store of the indexer's keys, both selections of the best keys, of
+which the newer follows a plan, and the attention kernels. Stood in for are the indexer's
+projections (see `selecting_model`). Left out is `flashmla_kv`, which quantises rows of 512 columns.
 """
 
 from __future__ import annotations
@@ -35,6 +34,10 @@ from fuzzgraph.targets.sglang.backends.attention_backend import (
 from fuzzgraph.targets.sglang.release import engine_module, has_module
 from fuzzgraph.targets.sglang.selecting_model import SelectingModel, indexer_module
 from fuzzgraph.targets.sglang.stubs.compiled_modules import Compiled, Makers, compile_to_models
+from fuzzgraph.targets.sglang.stubs.planned_topk import (
+    chosen_topk,
+    compile_planned_topk,
+)
 
 _KERNELS = "sgl_kernel"
 _WRAPPER = "sglang.kernels.ops.attention.flash_mla_interface"
@@ -87,6 +90,7 @@ def _as_on_cuda(module: Any) -> None:
         compile_to_models(
             sys.modules[inspect.unwrap(getattr(indexer, _STORE)).__module__], _COMPILED
         )
+    compile_planned_topk()
     for name in filter(has_module, _FUSED):
         holder: Any = engine_module(name)
         for function in filter(_FUSED_NAME.fullmatch, dir(holder)):
@@ -119,8 +123,8 @@ NSA = AttentionBackend(
     fields=("cache_seqlens", "cu_seqlens_k", "page_table", "token_indices"),
     max_context_len=8192,  # places whose index keys `content` tells apart
     stood_in_for=(
-        "the indexer's scores and store of keys, the selection of keys, FlashAttention 3 and sparse"
-        " FlashMLA, by models",
+        "the indexer's scores and store of keys, both selections of keys and their planner,"
+        " FlashAttention 3 and sparse FlashMLA, by models",
         "the indexer's projections",
     ),
     read=attributes(
@@ -147,12 +151,16 @@ NSA = AttentionBackend(
     ),
     refuses=_refuses,
     model=SelectingModel,
-    more=(("index_topks", (0, 1, 3, 16, 64)), ("sparse_kernels", ("fa3", "flashmla_sparse"))),
+    more=(
+        ("index_topks", (0, 1, 3, 16, 64)),
+        ("sparse_kernels", ("fa3", "flashmla_sparse")),
+        ("topk_kernels", ("planned", "unplanned")),
+    ),
+    environment=chosen_topk,
     # Both take KV of 16 bits on a Hopper, where servers have the first unless they ask.
     chosen=lambda config: dict.fromkeys(
         ("nsa_decode_backend", "dsa_decode_backend"), config.sparse_kernel
     ),
-    settings=(("SGLANG_OPT_USE_TOPK_V2", "0"),),
 )
 
 target = NSA.target

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping
 
 import torch
 
@@ -20,6 +21,24 @@ def cuda_server() -> Iterator[None]:
     """Around the engine's code: `cuda_on_cpu`, and packages of other devices cannot be called."""
     with cuda_on_cpu(), server_lacks(_NOT_WITH_CUDA):
         yield
+
+
+@contextlib.contextmanager
+def in_environment(
+    variables: Mapping[str, str], server: contextlib.AbstractContextManager[None]
+) -> Iterator[None]:
+    """Around the code of the engine: `server`, with variables that other sessions have not."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        with server:
+            yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def platform_of_a_gpu() -> None:
