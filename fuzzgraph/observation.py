@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 
@@ -40,6 +40,15 @@ buffers that the engine promises to rewrite; twin takes away the past as a whole
 repeated in the same world, to tell nondeterminism."""
 
 
+class BatchPart(NamedTuple):
+    """One of several parts of a batch that a model computes by themselves, one after the other."""
+
+    first_token: int
+    tokens: int
+    padded_tokens: int
+    """Tokens that its kernels are given."""
+
+
 @dataclass(slots=True)
 class Observation:
     """One run of one step. Tensors are copies, padded rows included."""
@@ -72,6 +81,9 @@ class Observation:
     them, as an idle rank does."""
     declined: str = ""
     """The engine's documented rule by which this batch takes no graph; '' if it must take one."""
+    parts: tuple[BatchPart, ...] = ()
+    """The parts in which the model computed the batch; none where it computed the whole at once.
+    Two runs may cut a batch in different places."""
     handovers: tuple[Handover, ...] = ()
     """What the runner handed its backend and the backend its kernels, as it was."""
     handed_at_capture: tuple[Handover, ...] = ()

@@ -108,6 +108,7 @@ def _coherent(fields: Fields, can: Capabilities, pins: Pins = ()) -> EngineConfi
     _later_stage(fields, can)
     if "dp_size" not in dict(pins):
         _data_ranks(fields, can)
+    _two_batches(fields, can)
     if fields["draft_adapter"]:
         fields["max_loras"] = DIMENSIONS["max_loras"].default
     elif can.loras:  # by a size that every case draws, so that each number comes as often
@@ -253,6 +254,24 @@ def _data_ranks(fields: Fields, can: Capabilities) -> None:
         # By a size that every case draws, so that each of them comes as often.
         fields["dp_size"] = min((8, 1, 2, 1, 2, 1, 1, 1, 1, 4)[context % 10], can.max_dp_size)
         fields["dp_rank"] = context // 10 % fields["dp_size"]
+
+
+def _two_batches(fields: Fields, can: Capabilities) -> None:
+    """Batches cut in two in a third of the contexts with several data-parallel ranks, for a target
+    that cuts them. A server captures even sizes then, which ranks share as without it."""
+    apart = any(fields[name] for name in ("virtual_pages", "later_stage", "ngram_drafts"))
+    if not can.two_batch_overlap or fields["dp_size"] == 1 or apart:
+        fields["two_batch_overlap"] = DIMENSIONS["two_batch_overlap"].default
+        return
+    # By sizes that every case draws, so that each comes as often.
+    drawn = (fields["max_context_len"] // 2 + fields["req_pool_size"]) % 3 == 0
+    fields["two_batch_overlap"] = fields["two_batch_overlap"] or drawn
+    if fields["two_batch_overlap"]:
+        fields["row_mixing"] = DIMENSIONS["row_mixing"].default
+        share = 2 * fields["attn_tp_size"]
+        most = -(-fields["req_pool_size"] // share) * share
+        even = {-(-size // share) * share for size in fields["capture_bs"]}
+        fields["capture_bs"] = tuple(sorted({min(size, most) for size in even}))
 
 
 def _prefill_slots(fields: Fields, can: Capabilities) -> None:

@@ -39,6 +39,7 @@ def validate_config(config: EngineConfig) -> None:
     _check_states(config)
     _check_drafted_prompts(config)
     _check_later_stage(config)
+    _check_two_batches(config)
     _check_drafted_blocks(config)
     _check_draft_window(config)
     _check_experts(config)
@@ -140,6 +141,31 @@ def _check_drafted_prompts(config: EngineConfig) -> None:
             True,
             f"needs recurrent_state, modes=['target_verify'] and spec_topk=1; got recurrent_state="
             f"{config.recurrent_state}, {list(config.modes)} and {config.spec_topk}",
+            "Change them, or drop it.",
+        )
+
+
+def _check_two_batches(config: EngineConfig) -> None:
+    """Batches are cut in two where experts are spread over ranks that compute other tokens.
+
+    Source: sglang server_args.py, which refuses it without an exchange between experts; unified
+    memory, encoders and pieces of what drafts are made of refuse it by themselves.
+    """
+    if not config.two_batch_overlap:
+        return
+    beside = (
+        "virtual_pages", "max_encoder_len", "recurrent_state", "later_stage", "max_loras",
+        "ngram_drafts", "draft_adapter",
+    )  # fmt: skip
+    others = [name for name in beside if getattr(config, name)]
+    mixed = config.row_mixing != "none"
+    if config.dp_size == 1 or others or mixed or config.drafted_blocks != "none":
+        refuse(
+            "config.two_batch_overlap",
+            True,
+            f"needs several data-parallel ranks and layers that attend alone; got dp_size="
+            f"{config.dp_size}, row_mixing={config.row_mixing}, drafted_blocks="
+            f"{config.drafted_blocks}" + "".join(f", {name}=True" for name in others),
             "Change them, or drop it.",
         )
 

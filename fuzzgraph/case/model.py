@@ -347,6 +347,12 @@ class EngineConfig(Record, frozen=True, kw_only=True):
     )] = False
     """Whether the layers are those of a later rank of a pipeline: their numbers go on behind those
     of the ranks before, while memory for their KV begins with theirs."""
+    two_batch_overlap: Annotated[bool, Dimension(
+        needs=Switch("two_batch_overlap"), label="two-batch overlap",
+        only_in=("decode", "target_verify"), group="features"
+    )] = False
+    """Whether the model computes each half of a batch by itself, on metadata of its own: one half
+    computes while experts of other ranks work for the other."""
     prefill_slots: Annotated[int, Dimension(
         bounds=(1, 4096), needs=Most("max_prefill_slots", 1, 8, one_is_none=True),
         label="prefill slots {}", only_in=("prefill",), group="features"

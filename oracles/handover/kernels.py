@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
 from fuzzgraph.case import EngineConfig, group_configs
@@ -32,11 +32,11 @@ def _key_breaches(
     truth = _own_keys(step)
     if truth is None:
         return
-    known = [each for each in launches if _tells_keys(each, seen, step.batch)]
-    if not known or len(known) < sum(bool(each.attended) for each in launches):
+    attending = [each for each in launches if each.attended]
+    by_token = _keys_in_parts(attending, seen) if seen.parts else _keys(attending, seen, step.batch)
+    if not by_token:
         return  # part of what a token sees lies where no slot says whose it is
-    by_token = _keys_by_token(known)
-    name = known[0].to
+    name = attending[0].to
     for token, want in enumerate(truth):
         if token in by_token:
             for message in rules.sees_own_keys(name, by_token[token], token=token, want=want):
@@ -76,12 +76,35 @@ def _keys_in(batch: Batch, config: EngineConfig) -> list[list[int]]:
     ]
 
 
-def _tells_keys(launch: Handover, seen: Observation, batch: Batch) -> bool:
-    """Whether a launch says for each token of the batch, by its number, which slots it sees."""
+def _keys(launches: list[Handover], seen: Observation, batch: Batch) -> dict[int, list[int]]:
+    """Slots that each token sees; none where a launch does not tell them."""
     sizes = (seen.padded_tokens, batch.num_tokens)
-    return bool(launch.attended) and all(
-        each.place == "slot" and each.queries in sizes for each in launch.attended
-    )
+    told = all(_tells_keys(each, sizes) for each in launches)
+    return _keys_by_token(launches) if told else {}
+
+
+def _keys_in_parts(launches: list[Handover], seen: Observation) -> dict[int, list[int]]:
+    """The same where a model computes a batch in parts: each part has as many of the launches, one
+    behind the other. What a part is given beyond its tokens counts behind those of the batch."""
+    parts = [part for part in seen.parts if part.padded_tokens]
+    each, rest = divmod(len(launches), max(1, len(parts)))
+    if rest:
+        return {}
+    found: dict[int, list[int]] = {}
+    for number, part in enumerate(parts):
+        own = launches[number * each : (number + 1) * each]
+        if not all(_tells_keys(launch, (part.padded_tokens,)) for launch in own):
+            return {}
+        for token, keys in _keys_by_token(own).items():
+            beyond = token - part.tokens
+            at = part.first_token + token if beyond < 0 else seen.padded_tokens + beyond
+            found.setdefault(at, []).extend(keys)
+    return found
+
+
+def _tells_keys(launch: Handover, sizes: Sequence[int]) -> bool:
+    """Whether a launch says for each token that it is given, by its number, which slots it sees."""
+    return all(each.place == "slot" and each.queries in sizes for each in launch.attended)
 
 
 def _keys_by_token(launches: Iterable[Handover]) -> dict[int, list[int]]:

@@ -41,6 +41,7 @@ FOLLOWING = {"kv_pool_pages", "num_kv_heads", "v_head_dim", "spec_steps", "draft
     "draft_window_size",
     "later_stage",
     "ngram_drafts",
+    "two_batch_overlap",
     "swa_page_size",
 }
 """Fields that another field's feature sets with its own."""

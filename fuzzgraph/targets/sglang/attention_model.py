@@ -35,6 +35,7 @@ from fuzzgraph.targets.offline.second_layer import (
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.release import engine_module, has_module
 from fuzzgraph.targets.sglang.sliding_window import FULL_LAYER, WINDOW_LAYER, WindowSlots
+from fuzzgraph.targets.sglang.two_batches import attend_in_halves
 from fuzzgraph.targets.sglang.unified_pool import PageTables
 from fuzzgraph.world import Batch
 
@@ -174,7 +175,13 @@ class AttentionModel:
     ) -> Any:
         """The outputs where a model would give logits."""
         demand_forward(input_ids, positions, forward_batch)
-        attended = self.attend(input_ids, positions, forward_batch)
+        if self._config.two_batch_overlap and forward_batch.can_run_tbo:
+            columns = self._attended_columns * len(self.layers)
+            nothing = torch.empty(0, columns, dtype=self.embed.dtype, device=self.embed.device)
+            whole = input_ids, positions, forward_batch
+            attended = attend_in_halves(self.attend, nothing, *whole)
+        else:
+            attended = self.attend(input_ids, positions, forward_batch)
         return as_logits(_rows_for_logits(attended, forward_batch))
 
     def attend(

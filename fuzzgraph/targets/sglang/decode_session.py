@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Hashable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 import torch
 
 from fuzzgraph.case import EngineConfig, Mode, attention_outputs
+from fuzzgraph.observation import BatchPart, Observation
 from fuzzgraph.ports import GraphEngine, GroupPools, Pools
 from fuzzgraph.row_mixing import mixed_outputs
 from fuzzgraph.targets.sglang.attention_model import (
@@ -33,6 +35,7 @@ from fuzzgraph.targets.sglang.runners.decode import (
 )
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner, model_runner
 from fuzzgraph.targets.sglang.stubs.server_args import context_len
+from fuzzgraph.targets.sglang.two_batches import open_backends
 from fuzzgraph.world import Batch
 
 BY_TOKEN = ("input_ids", "positions", "out_cache_loc", "mrope_positions")
@@ -54,8 +57,10 @@ def refused_capture_sizes(config: EngineConfig) -> str | None:
     multiple of the ranks (sglang get_batch_sizes_to_capture).
     """
     ranks, largest = config.attn_tp_size, config.capture_bs[-1]
+    ranks *= 2 if config.two_batch_overlap else 1  # each half is shared by them
     if largest % ranks or largest > -(-config.req_pool_size // ranks) * ranks:
-        return f"attn_tp_size={ranks} keeps no graph of {largest} rows"
+        overlap = " with two_batch_overlap" if config.two_batch_overlap else ""
+        return f"attn_tp_size={config.attn_tp_size}{overlap} keeps no graph of {largest} rows"
     return None
 
 
@@ -150,7 +155,7 @@ class DecodeSession(RunnerSession):
                 arguments=arguments,
             )
             self._model_runner.model = model
-            self.backend = self._open_backend(self._model_runner)
+            self.backend = open_backends(config, partial(self._open_backend, self._model_runner))
             if self._attention is not None:
                 kv = self._model_runner.token_to_kv_pool
                 self._attention.use(kv, self._model_runner.token_to_kv_pool_allocator)
@@ -323,7 +328,8 @@ class DecodeSession(RunnerSession):
         """Metadata and forward without a graph, as the engine's model runner does both."""
         given = self._last_batch
         if self._padded_eagerly:
-            pad_for_ranks(given, self._model_runner)
+            with in_forward_context(self.backend, given):
+                pad_for_ranks(given, self._model_runner)
         self._prepare_eagerly()
         self._outputs = None
         if given.batch_size and self._attention is not None:
@@ -332,6 +338,31 @@ class DecodeSession(RunnerSession):
             # An idle rank's padding gets memory without content for attention, and no rank reads
             # what comes of it (sglang base_attn_backend.py AttentionBackend.forward).
             self._outputs = None if given.forward_mode.is_idle() else outputs
+
+    def observe(self, batch: Batch) -> Observation:
+        seen = super().observe(batch)
+        if self._config.two_batch_overlap and (batch.raw_bs or not self.ran_eagerly):
+            seen.parts = self._halves()
+        return seen
+
+    def _halves(self) -> tuple[BatchPart, ...]:
+        """What the model has computed by itself in the last run, where batches are cut in two."""
+        if self.ran_eagerly:
+            cut = [
+                (*child.tbo_parent_token_range, child.tbo_padded_len)
+                for child in self._last_batch.tbo_children
+            ]
+            return tuple(BatchPart(first, end - first, padded) for first, end, padded in cut)
+        sizes = [self._padded_tokens(rows) for rows in self._rows_of_halves()]
+        return BatchPart(0, sizes[0], sizes[0]), BatchPart(sizes[0], sizes[1], sizes[1])
+
+    def _rows_of_halves(self) -> tuple[int, int]:
+        """Rows of each half that the last run computed, where batches are cut in two."""
+        if self.ran_eagerly:
+            first, second = self._last_batch.tbo_children
+            return first.batch_size, second.batch_size
+        rows = self.runner.padded_bs
+        return rows // 2, rows - rows // 2
 
     def _prepare_eagerly(self) -> None:
         if self._last_batch.batch_size:  # an idle batch needs no metadata

@@ -233,6 +233,7 @@ class BackendTarget(SglangTarget):
         has["swa_window"] = backend.windows
         has["virtual_pages"] = backend.windows and backend.unified
         has["attention_chunks"] = backend.chunks
+        has["two_batch_overlap"] = not (missing or backend.chunks or has.get("encoder_only"))
         has["later_stages"] = mode == "decode" and not (missing or has.get("encoder_only"))
         self.capabilities = Capabilities(**has)
 
@@ -347,7 +348,8 @@ class BackendSession(DecodeSession):
         self._read: dict[Hashable, dict[str, torch.Tensor]] = {}
         self.inputs = input_names(config)
         declared = _metadata_fields(config, kind)
-        shown = (declared[name] for name in kind.fields if name in declared)
+        own = () if config.two_batch_overlap else kind.fields
+        shown = (declared[name] for name in own if name in declared)
         self.fields = (*input_fields(config, kind.fill(config)), *shown)
         model: Any = Stub(forward=no_forward, shared_experts_config=None, modules=tuple)
         if not kind.missing(config.modes[0]):
@@ -383,6 +385,8 @@ class BackendSession(DecodeSession):
         self._read[key] = self._metadata_tensors(key)
 
     def _metadata_tensors(self, size: int | None) -> dict[str, torch.Tensor]:
+        if self._config.two_batch_overlap:  # what the two halves hold shows in outputs alone
+            return {}
         found = self._kind.read(self._kind.held(self.backend, size))
         if not _in_two_parts(self._config, self._kind):
             return found
@@ -390,6 +394,8 @@ class BackendSession(DecodeSession):
 
     def _used(self, lens: torch.Tensor) -> dict[str, torch.Tensor]:
         """What a kernel reads: below the last offset, below each row's own length."""
+        if self._config.two_batch_overlap:
+            return {}
         size = self._size
         held = self._metadata_tensors(None) if size is None else self._read[size]
         used = {name: tensor.clone() for name, tensor in held.items()}

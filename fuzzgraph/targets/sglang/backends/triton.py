@@ -79,7 +79,7 @@ def _refused_widths(config: EngineConfig) -> str | None:
 OF_ONE_RANK: Mapping[str, Any] = MappingProxyType({
     "max_tp_size": 1, "max_dp_size": 1, "idle_alone": True, "max_spec_topk": 1,
     "capture_beyond_pool": False, "swa_window": False, "virtual_pages": False,
-    "row_mixings": ("none",), "later_stages": False,
+    "row_mixings": ("none",), "later_stages": False, "two_batch_overlap": False,
 })  # fmt: skip
 """Capabilities of a target with another layer beside attention, which no other rank shares."""
 
@@ -118,6 +118,7 @@ class TritonTarget(SglangTarget):
             virtual_pages=attention == "mha",
             prefix_by_group=False,
             later_stages=mode == "decode",
+            two_batch_overlap=True,
         )
 
     def refused(self, config: EngineConfig) -> str | None:
@@ -182,8 +183,15 @@ class TritonSession(DecodeSession):
     def __init__(self, config: EngineConfig, graphs: GraphEngine) -> None:
         lens = "cached_lens" if config.modes == ("target_verify",) else "seq_lens"
         self.inputs = input_names(config)
-        self.fields = (
-            *input_fields(config, 1),
+        own = () if config.two_batch_overlap else self._own_fields(config, lens)
+        self.fields = (*input_fields(config, 1), *own, *self._more_fields(config))
+        model = self.model_class(config, graphs.device, rope="joined")
+        arguments = self._server_arguments(config)
+        super().__init__(config, graphs, backend="triton", model=model, arguments=arguments)
+
+    def _own_fields(self, config: EngineConfig, lens: str) -> tuple[Field, ...]:
+        """What kernels of attention read beside the runner's inputs."""
+        return (
             fields.offsets("kv_indptr", repeats=lens, source=_SUMS),
             fields.slot_indices("kv_indices", rewritten=True, source=_WRITER),
             fields.value("num_kv_splits", unjudged=HEURISTIC, source=SPLITS),
@@ -192,11 +200,7 @@ class TritonSession(DecodeSession):
             fields.value("mask_indptr", repeats="mask_offsets", source=_MASK),
             fields.value("custom_mask", repeats="mask", source=_MASK),
             *_window_fields(config),
-            *self._more_fields(config),
         )
-        model = self.model_class(config, graphs.device, rope="joined")
-        arguments = self._server_arguments(config)
-        super().__init__(config, graphs, backend="triton", model=model, arguments=arguments)
 
     def _server_arguments(self, config: EngineConfig) -> Mapping[str, Any]:
         """Beyond those that follow from the config in every target."""
@@ -218,7 +222,10 @@ class TritonSession(DecodeSession):
         return self._attention_tensors()
 
     def _attention_tensors(self) -> dict[str, torch.Tensor]:
-        """The backend's static tensors, the same for graphs of all sizes."""
+        """The backend's static tensors, the same for graphs of all sizes; what the backends of two
+        halves hold shows in outputs alone."""
+        if self._config.two_batch_overlap:
+            return {}
         backend = self._triton
         found = {"kv_indptr": backend.kv_indptr, "kv_indices": backend.cuda_graph_kv_indices}
         if self._config.swa_window:
@@ -241,6 +248,8 @@ class TritonSession(DecodeSession):
         """What the kernels read: below the last offset."""
         rows = len(lens)
         found = self._attention_tensors()
+        if not found:
+            return {}
         if self.ran_eagerly:
             metadata = self._triton.forward_metadata
             found = {name: getattr(metadata, name) for name in found}
@@ -263,9 +272,18 @@ class TritonSession(DecodeSession):
         """Splits decide the order of summation."""
         if self._verifies:
             return {}
-        metadata = self._triton.forward_metadata
-        splits = (
-            metadata.num_kv_splits if self.ran_eagerly else self._triton.cuda_graph_num_kv_splits
-        )
+        if self._config.two_batch_overlap:
+            halves = zip(self._triton.children, self._rows_of_halves(), strict=True)
+            splits = torch.cat([self._splits(backend)[:rows] for backend, rows in halves])
+        else:
+            splits = self._splits(self._triton)
         live = self._last_batch.batch_size
         return {"num_kv_splits": tuple(splits[:live].tolist())}
+
+    def _splits(self, backend: Any) -> torch.Tensor:
+        """Of each row, as the kernels of the last run read them."""
+        metadata = backend.forward_metadata
+        splits: torch.Tensor = (
+            metadata.num_kv_splits if self.ran_eagerly else backend.cuda_graph_num_kv_splits
+        )
+        return splits

@@ -12,6 +12,7 @@ import torch
 from fuzzgraph.targets.sglang.forward_batch.data_ranks import count_ranks
 from fuzzgraph.targets.sglang.release import engine_module
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
+from fuzzgraph.targets.sglang.two_batches import agree_on_halves
 from fuzzgraph.world import Batch, IntArray
 
 
@@ -71,6 +72,8 @@ def forward_batch(batch: Batch, runner: ModelRunner) -> Any:
     made = given(info.ForwardBatch, values)
     if runner.dp_size > 1:
         count_ranks(made, batch, runner)
+    if runner.configuration.config.two_batch_overlap:
+        agree_on_halves(made, batch)
     return bound(made, runner)
 
 

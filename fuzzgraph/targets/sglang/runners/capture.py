@@ -157,7 +157,8 @@ def on_device(
         "graph_capture": _no_stream,
         "get_or_create_global_graph_capture_stream": lambda *_: None,
     }
-    if config.attn_tp_size == 1 and config.capture_bs[-1] > config.req_pool_size:
+    alone = config.attn_tp_size == 1 and not config.two_batch_overlap
+    if alone and config.capture_bs[-1] > config.req_pool_size:
         replaced["get_batch_sizes_to_capture"] = lambda *_, **__: (list(config.capture_bs), [])
     with replaced_names(modules, replaced), _says_that_it_captures(False):
         yield

@@ -157,6 +157,7 @@ class BlockDraftTarget(BackendTarget):
             max_spec_steps=1,
             max_tp_size=1,
             max_dp_size=1,
+            two_batch_overlap=False,
             row_mixings=("none",),
             swa_window=False,
             virtual_pages=False,

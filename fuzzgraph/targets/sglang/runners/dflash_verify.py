@@ -98,6 +98,7 @@ class BlockVerifyTarget(BackendTarget):
             max_spec_steps=1,
             max_tp_size=1,
             max_dp_size=1,
+            two_batch_overlap=False,
             row_mixings=("none",),
             kv_dtypes=("auto",),
             swa_window=False,

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from fuzzgraph.case import EngineConfig
+from fuzzgraph.targets.sglang import two_batches
 from fuzzgraph.targets.sglang.release import engine_module, has_module
 from fuzzgraph.targets.sglang.stubs.tp_groups import become_rank, rank_of, size_gathered_rows
 
@@ -117,6 +118,8 @@ class Configuration:
         if config.virtual_pages:
             more = {**more, "enable_unified_memory": True, "enable_page_major_kv_layout": True}
         more = {**_tracking(config), **more}
+        if config.two_batch_overlap:
+            values |= two_batches.ARGUMENTS
         values |= {name: value for name, value in more.items() if _is_argument(name)}
         self.server_args = _arguments(values)
         self.use()
@@ -132,6 +135,11 @@ class Configuration:
         become_rank(self.config)
         if self.config.dp_size > 1:
             size_gathered_rows(self.config, self.server_args.device)
+        self._publish()
+        two_batches.follow_arguments(self.config, self.server_args)
+
+    def _publish(self) -> None:
+        """Where the release's code looks them up."""
         context: Any = engine_module(_CONTEXT) if has_module(_CONTEXT) else None
         if not hasattr(context, "publish"):
             engine_module(_ARGUMENTS).set_global_server_args_for_scheduler(self.server_args)
