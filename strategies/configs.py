@@ -14,6 +14,7 @@ from typing import Any
 
 from fuzzgraph.capabilities import Capabilities, least_page_numbers, page_numbers
 from fuzzgraph.case import BOUNDS_OF_KEYS, DIMENSIONS, SPEC_MODES, EngineConfig, group_configs
+from fuzzgraph.case.config_rules import WHOLE_BATCHES
 from fuzzgraph.splitmix import Chance
 from fuzzgraph.strategies.config_features import FEATURES, Feature, Fields, base_fields
 from fuzzgraph.strategies.profile import Profile
@@ -108,7 +109,6 @@ def _coherent(fields: Fields, can: Capabilities, pins: Pins = ()) -> EngineConfi
     _later_stage(fields, can)
     if "dp_size" not in dict(pins):
         _data_ranks(fields, can)
-    _two_batches(fields, can)
     if fields["draft_adapter"]:
         fields["max_loras"] = DIMENSIONS["max_loras"].default
     elif can.loras:  # by a size that every case draws, so that each number comes as often
@@ -117,6 +117,7 @@ def _coherent(fields: Fields, can: Capabilities, pins: Pins = ()) -> EngineConfi
         _experts(fields, can, pins)
     _prefill_slots(fields, can)
     _images(fields, can, pins)
+    _two_batches(fields, can)
     if not can.capture_beyond_pool:
         pool = fields["req_pool_size"]
         within = tuple(size for size in fields["capture_bs"] if size <= pool)
@@ -259,15 +260,16 @@ def _data_ranks(fields: Fields, can: Capabilities) -> None:
 def _two_batches(fields: Fields, can: Capabilities) -> None:
     """Batches cut in two in a third of the contexts with several data-parallel ranks, for a target
     that cuts them. A server captures even sizes then, which ranks share as without it."""
-    apart = any(fields[name] for name in ("virtual_pages", "later_stage", "ngram_drafts"))
-    if not can.two_batch_overlap or fields["dp_size"] == 1 or apart:
+    apart = any(fields[name] for name in WHOLE_BATCHES) or fields["drafted_blocks"] != "none"
+    alone = fields["dp_size"] == 1 or fields["row_mixing"] != "none"
+    cut = {"decode", "target_verify"} & set(fields["modes"])
+    if not can.two_batch_overlap or alone or apart or not cut:
         fields["two_batch_overlap"] = DIMENSIONS["two_batch_overlap"].default
         return
     # By sizes that every case draws, so that each comes as often.
     drawn = (fields["max_context_len"] // 2 + fields["req_pool_size"]) % 3 == 0
     fields["two_batch_overlap"] = fields["two_batch_overlap"] or drawn
     if fields["two_batch_overlap"]:
-        fields["row_mixing"] = DIMENSIONS["row_mixing"].default
         share = 2 * fields["attn_tp_size"]
         most = -(-fields["req_pool_size"] // share) * share
         even = {-(-size // share) * share for size in fields["capture_bs"]}

@@ -145,6 +145,13 @@ def _check_drafted_prompts(config: EngineConfig) -> None:
         )
 
 
+WHOLE_BATCHES = (
+    "virtual_pages", "max_encoder_len", "recurrent_state", "later_stage", "max_loras",
+    "ngram_drafts", "draft_adapter", "attention_chunk_size", "num_experts",
+)  # fmt: skip
+"""Dimensions of engines that do not cut batches in two."""
+
+
 def _check_two_batches(config: EngineConfig) -> None:
     """Batches are cut in two where experts are spread over ranks that compute other tokens.
 
@@ -153,11 +160,7 @@ def _check_two_batches(config: EngineConfig) -> None:
     """
     if not config.two_batch_overlap:
         return
-    beside = (
-        "virtual_pages", "max_encoder_len", "recurrent_state", "later_stage", "max_loras",
-        "ngram_drafts", "draft_adapter",
-    )  # fmt: skip
-    others = [name for name in beside if getattr(config, name)]
+    others = [name for name in WHOLE_BATCHES if getattr(config, name)]
     mixed = config.row_mixing != "none"
     if config.dp_size == 1 or others or mixed or config.drafted_blocks != "none":
         refuse(
