@@ -260,10 +260,9 @@ def _data_ranks(fields: Fields, can: Capabilities) -> None:
 def _two_batches(fields: Fields, can: Capabilities) -> None:
     """Batches cut in two in a third of the contexts with several data-parallel ranks, for a target
     that cuts them. A server captures even sizes then, which ranks share as without it."""
-    apart = any(fields[name] for name in WHOLE_BATCHES) or fields["drafted_blocks"] != "none"
-    alone = fields["dp_size"] == 1 or fields["row_mixing"] != "none"
+    apart = any(fields[name] != DIMENSIONS[name].default for name in WHOLE_BATCHES)
     cut = {"decode", "target_verify"} & set(fields["modes"])
-    if not can.two_batch_overlap or alone or apart or not cut:
+    if not can.two_batch_overlap or fields["dp_size"] == 1 or apart or not cut:
         fields["two_batch_overlap"] = DIMENSIONS["two_batch_overlap"].default
         return
     # By sizes that every case draws, so that each comes as often.

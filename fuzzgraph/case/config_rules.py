@@ -147,28 +147,27 @@ def _check_drafted_prompts(config: EngineConfig) -> None:
 
 WHOLE_BATCHES = (
     "virtual_pages", "max_encoder_len", "recurrent_state", "later_stage", "max_loras",
-    "ngram_drafts", "draft_adapter", "attention_chunk_size", "num_experts",
+    "ngram_drafts", "draft_adapter", "attention_chunk_size", "num_experts", "row_mixing",
+    "drafted_blocks",
 )  # fmt: skip
-"""Dimensions of engines that do not cut batches in two."""
+"""Dimensions that no engine has, or no target drives, where batches are cut in two."""
 
 
 def _check_two_batches(config: EngineConfig) -> None:
     """Batches are cut in two where experts are spread over ranks that compute other tokens.
 
-    Source: sglang server_args.py, which refuses it without an exchange between experts; unified
-    memory, encoders and pieces of what drafts are made of refuse it by themselves.
+    Source: sglang server_args.py asks for an exchange between experts; kv_cache_hook.py (unified
+    memory), tbo_backend.py (encoders) and lora_hook.py refuse batches that are cut.
     """
     if not config.two_batch_overlap:
         return
-    others = [name for name in WHOLE_BATCHES if getattr(config, name)]
-    mixed = config.row_mixing != "none"
-    if config.dp_size == 1 or others or mixed or config.drafted_blocks != "none":
+    others = [name for name in WHOLE_BATCHES if getattr(config, name) != DIMENSIONS[name].default]
+    if config.dp_size == 1 or others:
         refuse(
             "config.two_batch_overlap",
             True,
-            f"needs several data-parallel ranks and layers that attend alone; got dp_size="
-            f"{config.dp_size}, row_mixing={config.row_mixing}, drafted_blocks="
-            f"{config.drafted_blocks}" + "".join(f", {name}=True" for name in others),
+            "needs several data-parallel ranks and layers that attend alone; got "
+            + ", ".join(f"{name}={getattr(config, name)}" for name in ("dp_size", *others)),
             "Change them, or drop it.",
         )
 

@@ -178,8 +178,7 @@ class AttentionModel:
         if self._config.two_batch_overlap and forward_batch.can_run_tbo:
             columns = self._attended_columns * len(self.layers)
             nothing = torch.empty(0, columns, dtype=self.embed.dtype, device=self.embed.device)
-            whole = input_ids, positions, forward_batch
-            attended = attend_in_halves(self.attend, nothing, *whole)
+            attended = attend_in_halves(self.attend, nothing, input_ids, positions, forward_batch)
         else:
             attended = self.attend(input_ids, positions, forward_batch)
         return as_logits(_rows_for_logits(attended, forward_batch))

@@ -139,6 +139,8 @@ class DecodeSession(RunnerSession):
     ) -> None:
         super().__init__()
         self._config = config
+        if config.two_batch_overlap:  # see `_shown_metadata`
+            self.fields = tuple(field for field in self.fields if field.name in self.inputs)
         self._last_batch: Any = None
         self._outputs: Any = None
         self._verifies = config.modes == ("target_verify",)
@@ -204,6 +206,15 @@ class DecodeSession(RunnerSession):
         tensors = self._metadata_tensors(self._size)
         return {name: tensor.clone() for name, tensor in tensors.items()}
 
+    def _shown_metadata(self, size: int | None) -> dict[str, torch.Tensor]:
+        """`_metadata_tensors`; none where batches are cut in two: what the backends of both halves
+        hold shows in outputs, and in what their kernels are given."""
+        return {} if self._config.two_batch_overlap else self._metadata_tensors(size)
+
+    def _shown_use(self, lens: torch.Tensor) -> dict[str, torch.Tensor]:
+        """`_used`, by the same rule."""
+        return {} if self._config.two_batch_overlap else self._used(lens)
+
     # The session
 
     @property
@@ -263,7 +274,7 @@ class DecodeSession(RunnerSession):
 
     def static_buffers(self, key: Hashable) -> dict[str, torch.Tensor]:
         inputs = {name: getattr(self.runner.buffers, name) for name in self.inputs}
-        return {**inputs, **self._metadata_tensors(key if isinstance(key, int) else None)}
+        return {**inputs, **self._shown_metadata(key if isinstance(key, int) else None)}
 
     def values_at_capture(self, key: Hashable) -> dict[str, torch.Tensor]:
         assert isinstance(key, int)
@@ -279,11 +290,11 @@ class DecodeSession(RunnerSession):
         self, batch: Batch, buffers: Mapping[str, torch.Tensor]
     ) -> dict[str, torch.Tensor]:
         if not self.ran_eagerly:
-            return self._used(buffers["seq_lens"])
+            return self._shown_use(buffers["seq_lens"])
         given = self._last_batch
         padded = _ROW_INPUTS if self._padded_eagerly else ()
         inputs = {name: getattr(given, name).clone() for name in padded}
-        return {**inputs, **self._used(given.seq_lens)}
+        return {**inputs, **self._shown_use(given.seq_lens)}
 
     def declined(self, batch: Batch) -> str:
         if "encoder_lens" in self.inputs and not batch.encoder_lens.all():

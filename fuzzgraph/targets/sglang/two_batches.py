@@ -40,16 +40,10 @@ def open_backends(config: EngineConfig, opened: Callable[[], Any]) -> Any:
     return engine_module(_BACKEND).TboAttnBackend.init_new(opened)
 
 
-def follow_arguments(config: EngineConfig, server_args: Any) -> None:
+def follow_arguments(server_args: Any) -> None:
     """Make what experts are set to in this process follow the server arguments, as a server's
-    scheduler does when it starts; sessions with and without overlap share the process."""
-    if config.two_batch_overlap or _overlapped:
-        call_with_known(engine_module(_SETTINGS).initialize_moe_config, server_args=server_args)
-        _overlapped[:] = [True] * config.two_batch_overlap
-
-
-_overlapped: list[bool] = []
-"""Not empty while the process is set to overlap."""
+    scheduler does when it starts."""
+    call_with_known(engine_module(_SETTINGS).initialize_moe_config, server_args=server_args)
 
 
 def agree_on_halves(forward_batch: Any, batch: Batch) -> None:

@@ -348,8 +348,7 @@ class BackendSession(DecodeSession):
         self._read: dict[Hashable, dict[str, torch.Tensor]] = {}
         self.inputs = input_names(config)
         declared = _metadata_fields(config, kind)
-        own = () if config.two_batch_overlap else kind.fields
-        shown = (declared[name] for name in own if name in declared)
+        shown = (declared[name] for name in kind.fields if name in declared)
         self.fields = (*input_fields(config, kind.fill(config)), *shown)
         model: Any = Stub(forward=no_forward, shared_experts_config=None, modules=tuple)
         if not kind.missing(config.modes[0]):
@@ -382,11 +381,9 @@ class BackendSession(DecodeSession):
     def remember(self, key: Hashable) -> None:
         super().remember(key)
         assert isinstance(key, int)
-        self._read[key] = self._metadata_tensors(key)
+        self._read[key] = self._shown_metadata(key)
 
     def _metadata_tensors(self, size: int | None) -> dict[str, torch.Tensor]:
-        if self._config.two_batch_overlap:  # what the two halves hold shows in outputs alone
-            return {}
         found = self._kind.read(self._kind.held(self.backend, size))
         if not _in_two_parts(self._config, self._kind):
             return found
@@ -394,8 +391,6 @@ class BackendSession(DecodeSession):
 
     def _used(self, lens: torch.Tensor) -> dict[str, torch.Tensor]:
         """What a kernel reads: below the last offset, below each row's own length."""
-        if self._config.two_batch_overlap:
-            return {}
         size = self._size
         held = self._metadata_tensors(None) if size is None else self._read[size]
         used = {name: tensor.clone() for name, tensor in held.items()}

@@ -183,15 +183,8 @@ class TritonSession(DecodeSession):
     def __init__(self, config: EngineConfig, graphs: GraphEngine) -> None:
         lens = "cached_lens" if config.modes == ("target_verify",) else "seq_lens"
         self.inputs = input_names(config)
-        own = () if config.two_batch_overlap else self._own_fields(config, lens)
-        self.fields = (*input_fields(config, 1), *own, *self._more_fields(config))
-        model = self.model_class(config, graphs.device, rope="joined")
-        arguments = self._server_arguments(config)
-        super().__init__(config, graphs, backend="triton", model=model, arguments=arguments)
-
-    def _own_fields(self, config: EngineConfig, lens: str) -> tuple[Field, ...]:
-        """What kernels of attention read beside the runner's inputs."""
-        return (
+        self.fields = (
+            *input_fields(config, 1),
             fields.offsets("kv_indptr", repeats=lens, source=_SUMS),
             fields.slot_indices("kv_indices", rewritten=True, source=_WRITER),
             fields.value("num_kv_splits", unjudged=HEURISTIC, source=SPLITS),
@@ -200,7 +193,11 @@ class TritonSession(DecodeSession):
             fields.value("mask_indptr", repeats="mask_offsets", source=_MASK),
             fields.value("custom_mask", repeats="mask", source=_MASK),
             *_window_fields(config),
+            *self._more_fields(config),
         )
+        model = self.model_class(config, graphs.device, rope="joined")
+        arguments = self._server_arguments(config)
+        super().__init__(config, graphs, backend="triton", model=model, arguments=arguments)
 
     def _server_arguments(self, config: EngineConfig) -> Mapping[str, Any]:
         """Beyond those that follow from the config in every target."""
@@ -222,10 +219,7 @@ class TritonSession(DecodeSession):
         return self._attention_tensors()
 
     def _attention_tensors(self) -> dict[str, torch.Tensor]:
-        """The backend's static tensors, the same for graphs of all sizes; what the backends of two
-        halves hold shows in outputs alone."""
-        if self._config.two_batch_overlap:
-            return {}
+        """The backend's static tensors, the same for graphs of all sizes."""
         backend = self._triton
         found = {"kv_indptr": backend.kv_indptr, "kv_indices": backend.cuda_graph_kv_indices}
         if self._config.swa_window:
@@ -248,8 +242,6 @@ class TritonSession(DecodeSession):
         """What the kernels read: below the last offset."""
         rows = len(lens)
         found = self._attention_tensors()
-        if not found:
-            return {}
         if self.ran_eagerly:
             metadata = self._triton.forward_metadata
             found = {name: getattr(metadata, name) for name in found}

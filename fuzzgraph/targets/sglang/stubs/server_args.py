@@ -131,12 +131,15 @@ class Configuration:
         """
         if _in_use[-1:] == [self]:
             return
+        # What experts are set to outlives a session whose batches are cut in two.
+        overlap = any(each.config.two_batch_overlap for each in (*_in_use, self))
         _in_use[:] = [self]
         become_rank(self.config)
         if self.config.dp_size > 1:
             size_gathered_rows(self.config, self.server_args.device)
         self._publish()
-        two_batches.follow_arguments(self.config, self.server_args)
+        if overlap:
+            two_batches.follow_arguments(self.server_args)
 
     def _publish(self) -> None:
         """Where the release's code looks them up."""
