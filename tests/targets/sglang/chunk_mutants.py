@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from fuzzgraph.case import EngineConfig
-from fuzzgraph.ports import GraphEngine
-from fuzzgraph.targets.sglang.backends.attention_backend import BackendSession, BackendTarget
+from fuzzgraph.targets.sglang.backends.attention_backend import BackendSession
 from fuzzgraph.targets.sglang.backends.fa3 import FA3_CHUNKED
 from fuzzgraph.world import Batch
+from tests.targets.sglang.planted import PlantedBackend
 
 
 class _ChunkOfOnePageMore(BackendSession):
@@ -54,26 +53,21 @@ class _OneTooFew(BackendSession):
             lens[: batch.raw_bs] = (lens[: batch.raw_bs] - 1).clamp(min=1)
 
 
-class _Planted(BackendTarget):
-    def __init__(self, session: type[BackendSession]) -> None:
-        super().__init__("sglang-fa3-chunked", FA3_CHUNKED, "decode")
-        self._session = session
-
-    def open_session(self, config: EngineConfig, graphs: GraphEngine) -> BackendSession:
-        return self._session(config, graphs, self.backend)
+def _planted(session: type[BackendSession]) -> PlantedBackend:
+    return PlantedBackend(session, FA3_CHUNKED, name="fa3-chunked")
 
 
-def a_page_more() -> _Planted:
-    return _Planted(_ChunkOfOnePageMore)
+def a_page_more() -> PlantedBackend:
+    return _planted(_ChunkOfOnePageMore)
 
 
-def sees_all() -> _Planted:
-    return _Planted(_AllLayersSeeAll)
+def sees_all() -> PlantedBackend:
+    return _planted(_AllLayersSeeAll)
 
 
-def first_chunks() -> _Planted:
-    return _Planted(_ChunksOfTheFirstBatch)
+def first_chunks() -> PlantedBackend:
+    return _planted(_ChunksOfTheFirstBatch)
 
 
-def one_too_few() -> _Planted:
-    return _Planted(_OneTooFew)
+def one_too_few() -> PlantedBackend:
+    return _planted(_OneTooFew)

@@ -7,10 +7,10 @@ from typing import Any
 
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.ports import GraphEngine
-from fuzzgraph.targets.sglang.backends.attention_backend import BackendSession, BackendTarget
-from fuzzgraph.targets.sglang.backends.fa3 import FA3
+from fuzzgraph.targets.sglang.backends.attention_backend import BackendSession
 from fuzzgraph.targets.sglang.runners.decode_input_buffers import BufferSession, BufferTarget
 from fuzzgraph.world import Batch
+from tests.targets.sglang.planted import PlantedBackend
 
 
 class _OwnSize(BufferSession):
@@ -148,26 +148,17 @@ class _NoiseForAnIdleRank(BackendSession):
         return backend
 
 
-class _PlantedBackend(BackendTarget):
-    def __init__(self, session: type[BackendSession]) -> None:
-        super().__init__("sglang-fa3", FA3, "decode")
-        self._session = session
-
-    def open_session(self, config: EngineConfig, graphs: GraphEngine) -> BackendSession:
-        return self._session(config, graphs, self.backend)
+def strangers_row() -> PlantedBackend:
+    return PlantedBackend(_StrangersRow)
 
 
-def strangers_row() -> _PlantedBackend:
-    return _PlantedBackend(_StrangersRow)
+def strangers_slot() -> PlantedBackend:
+    return PlantedBackend(_StrangersSlot)
 
 
-def strangers_slot() -> _PlantedBackend:
-    return _PlantedBackend(_StrangersSlot)
+def prepared_unpadded() -> PlantedBackend:
+    return PlantedBackend(_PreparedUnpadded)
 
 
-def prepared_unpadded() -> _PlantedBackend:
-    return _PlantedBackend(_PreparedUnpadded)
-
-
-def noise_for_an_idle_rank() -> _PlantedBackend:
-    return _PlantedBackend(_NoiseForAnIdleRank)
+def noise_for_an_idle_rank() -> PlantedBackend:
+    return PlantedBackend(_NoiseForAnIdleRank)

@@ -13,6 +13,8 @@ from fuzzgraph import releases
 from fuzzgraph.case import BatchRow, Case, EngineConfig, Mode, ReplayStep, validate
 from fuzzgraph.finding import Finding
 from fuzzgraph.run.spec import Setup
+from fuzzgraph.strategies import DEFAULT, cases, draw
+from fuzzgraph.targets import open_target
 from fuzzgraph.targets.packages import companions_of
 from fuzzgraph.worker import WorkerClient, open_client
 
@@ -75,6 +77,35 @@ class Workers:
     def close(self) -> None:
         for _, client in self._open.values():
             client.close()
+
+
+def generated(
+    target: str, wanted: Callable[[EngineConfig], bool], *, blocks: int, each: int, enough: int = 0
+) -> list[Case]:
+    """Cases that are drawn for a target and have a config that is wanted.
+
+    Args:
+        blocks: draws with seeds of their own, at most.
+        each: cases of a draw.
+        enough: ends the draws when so many are found; 0: never.
+    """
+    drawn: list[Case] = []
+
+    def keep(case: Case) -> None:
+        if wanted(case.config):
+            drawn.append(case)
+
+    driven = open_target(target)
+    for block in range(blocks):
+        if enough and len(drawn) >= enough:
+            break
+        strategy = cases(
+            driven.capabilities,
+            DEFAULT.at(block),
+            supports=lambda config: driven.unsupported(config) is None,
+        )
+        draw(strategy, block, each, keep)
+    return drawn
 
 
 def decode_case(*batches: tuple[int, ...], mode: Mode = "decode", **settings: Any) -> Case:

@@ -4,16 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from fuzzgraph.case import EngineConfig, Mode
-from fuzzgraph.ports import GraphEngine
-from fuzzgraph.targets.sglang.backends.attention_backend import (
-    AttentionBackend,
-    BackendSession,
-    BackendTarget,
-)
-from fuzzgraph.targets.sglang.backends.fa3 import FA3
+from fuzzgraph.targets.sglang.backends.attention_backend import BackendSession, BackendTarget
 from fuzzgraph.targets.sglang.backends.flashinfer import FLASHINFER
 from fuzzgraph.world import Batch
+from tests.targets.sglang.planted import PlantedBackend
 
 
 class _StaleSlots(BackendSession):
@@ -51,43 +45,28 @@ class _ShortList(BackendSession):
         return backend
 
 
-class _Planted(BackendTarget):
-    def __init__(
-        self,
-        session: type[BackendSession],
-        backend: AttentionBackend = FA3,
-        name: str = "fa3",
-        mode: Mode = "decode",
-    ) -> None:
-        super().__init__(f"sglang-{name}", backend, mode)
-        self._session = session
-
-    def open_session(self, config: EngineConfig, graphs: GraphEngine) -> BackendSession:
-        return self._session(config, graphs, self.backend)
-
-
 def stale_slots() -> BackendTarget:
-    return _Planted(_StaleSlots)
+    return PlantedBackend(_StaleSlots)
 
 
 def one_pool() -> BackendTarget:
-    return _Planted(_OnePool)
+    return PlantedBackend(_OnePool)
 
 
 def short_list() -> BackendTarget:
-    return _Planted(_ShortList, FLASHINFER, "flashinfer")
+    return PlantedBackend(_ShortList, FLASHINFER)
 
 
 def short_window() -> BackendTarget:
-    return _Planted(_ShortWindow)
+    return PlantedBackend(_ShortWindow)
 
 
 def stale_slots_of_a_verify() -> BackendTarget:
-    return _Planted(_StaleSlots, mode="target_verify")
+    return PlantedBackend(_StaleSlots, mode="target_verify")
 
 
 def one_pool_of_a_verify() -> BackendTarget:
-    return _Planted(_OnePool, mode="target_verify")
+    return PlantedBackend(_OnePool, mode="target_verify")
 
 
 class _UntranslatedTable(BackendSession):
@@ -100,4 +79,4 @@ class _UntranslatedTable(BackendSession):
 
 
 def untranslated_table_of_a_verify() -> BackendTarget:
-    return _Planted(_UntranslatedTable, mode="target_verify")
+    return PlantedBackend(_UntranslatedTable, mode="target_verify")

@@ -8,9 +8,8 @@ import msgspec
 import pytest
 
 from fuzzgraph.case import BatchRow, Case, EngineConfig, Mode, ReplayStep, validate
-from fuzzgraph.strategies import DEFAULT, cases, draw
 from fuzzgraph.targets import open_target
-from tests.targets.sglang.released import Workers
+from tests.targets.sglang.released import Workers, generated
 
 pytestmark = [pytest.mark.sglang, pytest.mark.slow]
 
@@ -89,20 +88,7 @@ def test_a_changed_runner_is_found(workers: Workers, name: str) -> None:
 def test_generated_cases_with_several_ranks_are_silent(
     workers: Workers, version: str, target: str
 ) -> None:
-    drawn: list[Case] = []
-
-    def keep(case: Case) -> None:
-        if case.config.dp_size > 1:
-            drawn.append(case)
-
-    driven = open_target(target)
-    for block in range(3):
-        strategy = cases(
-            driven.capabilities,
-            DEFAULT.at(block),
-            supports=lambda config: driven.unsupported(config) is None,
-        )
-        draw(strategy, block, 100, keep)
+    drawn = generated(target, lambda config: config.dp_size > 1, blocks=3, each=100)
     assert len(drawn) > 60
     accused = [case for case in drawn if workers.findings(version, case, target)]
     assert accused == []

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from fuzzgraph.case import BatchRow, Case, EngineConfig, Mode, ReplayStep, validate
-from fuzzgraph.strategies import DEFAULT, cases, draw
 from fuzzgraph.targets import open_target
-from tests.targets.sglang.released import Workers
+from tests.targets.sglang.released import Workers, generated
 
 pytestmark = [pytest.mark.sglang, pytest.mark.slow]
 
@@ -76,22 +75,9 @@ def test_a_changed_half_is_found(workers: Workers, name: str) -> None:
     ["sglang-aiter", "sglang-fa3", "sglang-flashinfer-mla", "sglang-nsa", "sglang-trtllm-mha"],
 )
 def test_generated_cases_of_two_halves_are_silent(workers: Workers, target: str) -> None:
-    drawn: list[Case] = []
-
-    def keep(case: Case) -> None:
-        if case.config.two_batch_overlap:
-            drawn.append(case)
-
-    driven = open_target(target)
-    for block in range(8):
-        if len(drawn) >= 12:
-            break
-        strategy = cases(
-            driven.capabilities,
-            DEFAULT.at(block),
-            supports=lambda config: driven.unsupported(config) is None,
-        )
-        draw(strategy, block, 150, keep)
+    drawn = generated(
+        target, lambda config: config.two_batch_overlap, blocks=8, each=150, enough=12
+    )
     assert len(drawn) >= 12
     assert [case for case in drawn if workers.findings("0.5.23", case, target)] == []
 

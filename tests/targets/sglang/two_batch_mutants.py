@@ -5,20 +5,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Any
 
-from fuzzgraph.case import EngineConfig
-from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.offline.patching import replaced_names
-from fuzzgraph.targets.sglang.backends.attention_backend import (
-    AttentionBackend,
-    BackendSession,
-    BackendTarget,
-)
-from fuzzgraph.targets.sglang.backends.fa3 import FA3
+from fuzzgraph.targets.sglang.backends.attention_backend import BackendSession
 from fuzzgraph.targets.sglang.backends.flashinfer import FLASHINFER
 from fuzzgraph.targets.sglang.release import engine_module
 from fuzzgraph.world import Batch
+from tests.targets.sglang.planted import PlantedBackend
 
 _CUT = "sglang.srt.batch_overlap.two_batch_overlap"
 _BACKEND = "sglang.srt.layers.attention.tbo_backend"
@@ -102,6 +96,8 @@ class _MaskOfTheFirst(BackendSession):
 class _EagerlyUncut(BackendSession):
     """Without a graph the second half keeps the metadata of an earlier batch."""
 
+    _prepared = False
+
     def _prepare_eagerly(self) -> None:
         cut = self._last_batch.tbo_children
         if cut and self._prepared:
@@ -112,46 +108,30 @@ class _EagerlyUncut(BackendSession):
             super()._prepare_eagerly()
         self._prepared = True
 
-    _prepared = False
+
+def one_backend() -> PlantedBackend:
+    return PlantedBackend(_OneBackend)
 
 
-class _Planted(BackendTarget):
-    def __init__(
-        self,
-        session: type[BackendSession],
-        backend: AttentionBackend = FA3,
-        mode: Literal["decode", "target_verify"] = "decode",
-    ) -> None:
-        super().__init__(f"sglang-{backend.name}", backend, mode)
-        self._session = session
-
-    def open_session(self, config: EngineConfig, graphs: GraphEngine) -> BackendSession:
-        return self._session(config, graphs, self.backend)
+def old_halves() -> PlantedBackend:
+    return PlantedBackend(_OldHalves)
 
 
-def one_backend() -> _Planted:
-    return _Planted(_OneBackend)
+def cut_elsewhere() -> PlantedBackend:
+    return PlantedBackend(_CutElsewhere)
 
 
-def old_halves() -> _Planted:
-    return _Planted(_OldHalves)
+def rows_of_the_first() -> PlantedBackend:
+    return PlantedBackend(_RowsOfTheFirst)
 
 
-def cut_elsewhere() -> _Planted:
-    return _Planted(_CutElsewhere)
+def host_lengths_of_the_first() -> PlantedBackend:
+    return PlantedBackend(_HostLengthsOfTheFirst, FLASHINFER)
 
 
-def rows_of_the_first() -> _Planted:
-    return _Planted(_RowsOfTheFirst)
+def mask_of_the_first() -> PlantedBackend:
+    return PlantedBackend(_MaskOfTheFirst, FLASHINFER, "target_verify")
 
 
-def host_lengths_of_the_first() -> _Planted:
-    return _Planted(_HostLengthsOfTheFirst, FLASHINFER)
-
-
-def mask_of_the_first() -> _Planted:
-    return _Planted(_MaskOfTheFirst, FLASHINFER, "target_verify")
-
-
-def eagerly_uncut() -> _Planted:
-    return _Planted(_EagerlyUncut)
+def eagerly_uncut() -> PlantedBackend:
+    return PlantedBackend(_EagerlyUncut)
