@@ -12,7 +12,7 @@ from inspect import Parameter, Signature
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from fuzzgraph.case import DIMENSIONS, Case, EngineConfig, padded_size, rank_rows
+from fuzzgraph.case import DIMENSIONS, Case, EngineConfig, padded_size, rank_sizes
 from fuzzgraph.case.dimension import DimensionRow, Most, OneOf, Sizes, Switch
 from fuzzgraph.case.verified_states import verified_prompts, verifies_states
 from fuzzgraph.case.waiting import first_wait
@@ -241,7 +241,7 @@ def unsupported_case(capabilities: Capabilities, case: Case) -> str | None:
     if whole is not None:
         return whole
     for number, step in enumerate(case.steps):
-        if not capabilities.idle_alone and not any(rank_rows(case.config, step)):
+        if not capabilities.idle_alone and not any(rank_sizes(case.config, step)):
             return f"steps[{number}] without rows on any rank is not driven"
         if step.mrope and not capabilities.mrope:
             return f"steps[{number}].mrope is not driven"

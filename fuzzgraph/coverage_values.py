@@ -21,7 +21,7 @@ from fuzzgraph.case import (
     group_configs,
     ladder,
     padded_size,
-    rank_rows,
+    rank_sizes,
     raw_size,
     replayed_size,
 )
@@ -194,10 +194,10 @@ def _of_ranks(config: EngineConfig, step: ReplayStep) -> Iterator[str]:
     """What the other data-parallel ranks have beside this one."""
     if config.dp_size == 1:
         return
-    own, most = len(step.rows), max(rank_rows(config, step))
+    own, most = raw_size(step), max(rank_sizes(config, step))
     alone = captured_size(config, step.mode, own)
     yield from _when(
-        other_ranks_alike=len({*rank_rows(config, step)}) == 1,
+        other_ranks_alike=len({*rank_sizes(config, step)}) == 1,
         other_ranks_idle=own > 0 and not any(step.other_ranks or (own,)),
         other_ranks_busy_and_this_one_idle=own == 0 < most,
         other_ranks_choose_the_graph=alone is not None and alone != padded_size(config, step),

@@ -164,8 +164,9 @@ class Batch:
     state_tracked: IntArray
     """[raw_bs] 1 where this step reaches a multiple of `state_track_interval` in a decode, else 0.
     Empty where `track_slots` is."""
-    rank_rows: IntArray
-    """[dp_size] live rows of each data-parallel rank, this one's at its place."""
+    rank_sizes: IntArray
+    """[dp_size] live rows of each data-parallel rank, or tokens where steps are prefills, with this
+    one's at its place."""
     adapters: IntArray
     """[raw_bs] LoRA adapter of each request, numbered from 1 on; 0 for none."""
     plain_tokens: int = 0
@@ -210,9 +211,9 @@ class Batch:
         return found
 
     @property
-    def most_rows(self) -> int:
-        """Rows of the largest batch among the data-parallel ranks, which sizes all their graphs."""
-        return int(self.rank_rows.max())
+    def largest_rank(self) -> int:
+        """The largest of `rank_sizes`, which sizes the graphs of all ranks."""
+        return int(self.rank_sizes.max())
 
     @property
     def cached_lens(self) -> IntArray:

@@ -14,6 +14,7 @@ import torch
 
 from fuzzgraph.accesses import Misuse
 from fuzzgraph.case import EngineConfig, group_configs
+from fuzzgraph.case.capture_sizes import counts_tokens
 from fuzzgraph.fields import PADDED_OF_RANKS, TOLD
 from fuzzgraph.finding import Clause, Finding, Stage
 from fuzzgraph.observation import Field, Observation, PaddingRule, RunKind, StepRecord
@@ -295,15 +296,21 @@ def _misuses(step: StepRecord) -> Iterator[tuple[Misuse, Stage | None]]:
             yield misuse, "eager"
 
 
+def _graph_size(step: StepRecord, seen: Observation) -> int:
+    """Rows of the graph that was replayed, or its tokens where graphs are captured by them."""
+    tokens = counts_tokens(step.config, step.batch.mode)
+    return seen.padded_tokens if tokens else seen.padded_bs
+
+
 def _engagement_breaches(step: StepRecord, seen: Observation) -> Iterator[Breach]:
     if step.engagements == ():
         yield "graph", "no graph was replayed although the batch fits the captured sizes"
-    elif step.engagements and seen.padded_bs < step.batch.most_rows:
+    elif step.engagements and _graph_size(step, seen) < step.batch.largest_rank:
         # Collectives inside the graphs wait for one another: all ranks replay one size.
         yield (
             "graph",
-            f"a graph of {seen.padded_bs} rows was replayed, the largest data-parallel rank has"
-            f" {step.batch.most_rows}",
+            f"a graph of {_graph_size(step, seen)} was replayed, the largest data-parallel rank has"
+            f" {step.batch.largest_rank}",
         )
     for engaged in step.engagements or ():
         if engaged.python_calls:

@@ -68,9 +68,10 @@ def _coherent(fields: Fields, can: Capabilities, pins: Pins = ()) -> EngineConfi
         fields["modes"] = ("decode",)
     if "draft" in fields["modes"] and "decode" in can.modes:
         fields["swa_window"] = DIMENSIONS["swa_window"].default
-    if fields["dp_size"] > 1:  # as a test has bounded it
-        rest = tuple(mode for mode in fields["modes"] if mode != "prefill")
-        fields["modes"] = rest or ("decode",)
+    if fields["dp_size"] > 1 and len(fields["modes"]) > 1:  # as a test has bounded it
+        fields["modes"] = tuple(mode for mode in fields["modes"] if mode != "prefill")
+    if fields["dp_size"] > 1 and fields["modes"] == ("prefill",):
+        fields["row_mixing"] = DIMENSIONS["row_mixing"].default
     if "prefill" not in fields["modes"]:
         fields["capture_tokens"] = ()
     speculates = not set(SPEC_MODES).isdisjoint(fields["modes"])
@@ -248,8 +249,9 @@ def _later_stage(fields: Fields, can: Capabilities) -> None:
 
 def _data_ranks(fields: Fields, can: Capabilities) -> None:
     """Several data-parallel ranks in four of ten contexts, for a target that has them."""
-    context = fields["max_context_len"]
-    if "prefill" in fields["modes"] or can.max_dp_size == 1:
+    context, modes = fields["max_context_len"], fields["modes"]
+    mixed = "prefill" in modes and (len(modes) > 1 or fields["row_mixing"] != "none")
+    if mixed or can.max_dp_size == 1:
         fields.update(dp_size=1, dp_rank=0)
     elif fields["dp_size"] == 1:
         # By a size that every case draws, so that each of them comes as often.

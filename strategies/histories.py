@@ -12,8 +12,9 @@ from itertools import islice
 import msgspec
 
 from fuzzgraph.capabilities import Capabilities
-from fuzzgraph.case import BatchRow, EngineConfig, Mode, ReplayStep, Via, ladder
+from fuzzgraph.case import BatchRow, EngineConfig, Mode, ReplayStep, Via, ladder, raw_size
 from fuzzgraph.case.adapters import most_adapters
+from fuzzgraph.case.capture_sizes import counts_tokens, most_of_a_rank
 from fuzzgraph.case.verified_states import (
     Computed,
     computed,
@@ -133,13 +134,13 @@ class HistoryBuilder:
         return step
 
     def _other_ranks(self, step: ReplayStep, record: bytes) -> tuple[int, ...]:
-        """Rows of the other ranks: as many as here, none, one far larger, or any at an edge.
+        """Sizes of the other ranks: as here, none, one far larger, or any at an edge.
 
         An idle rank is so beside others, never alone.
         """
         count, style = self.config.dp_size - 1, record[_RANKS]
-        sizes = boundaries.batch_sizes(self.config, self.most, self._above_ladder(step.via))
-        first, here = record[_EXTRAS + _ROWS - 1], len(step.rows)
+        sizes = self._rank_sizes(self._above_ladder(step.via))
+        first, here = record[_EXTRAS + _ROWS - 1], raw_size(step)
         if step.rows and style < 64:
             return ()
         if step.rows and style < 104:
@@ -153,6 +154,14 @@ class HistoryBuilder:
         choices = (0, *sizes)
         drawn = [choices[(first * (2 * rank + 1) + style) % len(choices)] for rank in range(count)]
         return tuple(drawn) if step.rows or any(drawn) else (sizes[-1],) * count
+
+    def _rank_sizes(self, above_ladder: bool) -> tuple[int, ...]:
+        """Sizes of a rank that are worth trying, ascending."""
+        if not counts_tokens(self.config, "idle"):
+            return boundaries.batch_sizes(self.config, self.most, above_ladder)
+        largest = self.config.capture_tokens[-1]
+        most = min(most_of_a_rank(self.config), largest + above_ladder)
+        return boundaries.token_counts(self.config, most)
 
     def _mode(self, byte: int) -> Mode:
         if self.idle and byte >= _IDLE_FROM:

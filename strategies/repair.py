@@ -9,6 +9,7 @@ import msgspec
 
 from fuzzgraph.case import BatchRow, Case, EngineConfig, Mode, ReplayStep
 from fuzzgraph.case.adapters import adapters_of, most_adapters
+from fuzzgraph.case.capture_sizes import most_of_a_rank
 from fuzzgraph.errors import OutOfPages
 from fuzzgraph.layout import plan
 from fuzzgraph.strategies.configs import pages_per_request
@@ -130,7 +131,7 @@ def _within_loras(config: EngineConfig, steps: list[ReplayStep]) -> tuple[Replay
 
 def _repaired_ranks(config: EngineConfig, others: tuple[int, ...]) -> tuple[int, ...]:
     """Of fewer ranks the first ones, each with rows that its pool has."""
-    kept = tuple(min(rows, config.req_pool_size) for rows in others[: config.dp_size - 1])
+    kept = tuple(min(rows, most_of_a_rank(config)) for rows in others[: config.dp_size - 1])
     return kept if len(kept) == config.dp_size - 1 else ()
 
 

@@ -13,7 +13,7 @@ from fuzzgraph.case.capture_sizes import (
     captured_size,
     ladder,
     padded_size,
-    rank_rows,
+    rank_sizes,
     raw_size,
     replayed_size,
 )
@@ -58,7 +58,7 @@ __all__ = [
     "ladder",
     "load_case",
     "padded_size",
-    "rank_rows",
+    "rank_sizes",
     "raw_size",
     "replayed_size",
     "save_case",

@@ -5,9 +5,14 @@ from __future__ import annotations
 from fuzzgraph.case.model import EngineConfig, Mode, ReplayStep
 
 
+def counts_tokens(config: EngineConfig, mode: Mode) -> bool:
+    """Whether graphs of a mode are captured by tokens, not by rows."""
+    return (config.modes[0] if mode == "idle" else mode) == "prefill"
+
+
 def ladder(config: EngineConfig, mode: Mode) -> tuple[int, ...]:
-    """Captured sizes of a mode, ascending."""
-    return config.capture_tokens if mode == "prefill" else config.capture_bs
+    """Captured sizes of a mode, ascending; an idle step runs on the first one's."""
+    return config.capture_tokens if counts_tokens(config, mode) else config.capture_bs
 
 
 def captured_size(config: EngineConfig, mode: Mode, size: int) -> int | None:
@@ -22,20 +27,26 @@ def raw_size(step: ReplayStep) -> int:
     return len(step.rows)
 
 
-def rank_rows(config: EngineConfig, step: ReplayStep) -> tuple[int, ...]:
-    """Live rows of each data-parallel rank, the step's own at its place.
+def rank_sizes(config: EngineConfig, step: ReplayStep) -> tuple[int, ...]:
+    """What `raw_size` says of each data-parallel rank, the step's own at its place.
 
-    >>> rank_rows(EngineConfig(dp_size=3, dp_rank=1), ReplayStep(mode="idle", other_ranks=(4, 2)))
+    >>> rank_sizes(EngineConfig(dp_size=3, dp_rank=1), ReplayStep(mode="idle", other_ranks=(4, 2)))
     (4, 0, 2)
     """
-    own, rank = len(step.rows), config.dp_rank
+    own, rank = raw_size(step), config.dp_rank
     others = step.other_ranks or (own,) * (config.dp_size - 1)
     return (*others[:rank], own, *others[rank:])
 
 
+def most_of_a_rank(config: EngineConfig) -> int:
+    """The largest size that a rank's request pool can have."""
+    tokens = config.max_context_len if counts_tokens(config, "idle") else 1
+    return config.req_pool_size * tokens
+
+
 def padded_size(config: EngineConfig, step: ReplayStep) -> int | None:
     """The smallest captured size that holds the step on every rank; None above the ladder."""
-    return captured_size(config, step.mode, max(raw_size(step), *rank_rows(config, step)))
+    return captured_size(config, step.mode, max(rank_sizes(config, step)))
 
 
 def replayed_size(config: EngineConfig, step: ReplayStep) -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fuzzgraph.case.adapters import adapters_of, most_adapters
-from fuzzgraph.case.capture_sizes import ladder, padded_size, rank_rows, raw_size
+from fuzzgraph.case.capture_sizes import ladder, most_of_a_rank, padded_size, rank_sizes
 from fuzzgraph.case.config_rules import refuse, validate_config
 from fuzzgraph.case.model import BatchRow, Case, EngineConfig, Mode, ReplayStep
 from fuzzgraph.case.verified_states import most_requests
@@ -82,19 +82,19 @@ def _check_step(config: EngineConfig, step: ReplayStep, where: str) -> None:
 
 
 def _check_other_ranks(config: EngineConfig, step: ReplayStep, where: str) -> None:
-    others, most = step.other_ranks, config.req_pool_size
+    others, most = step.other_ranks, most_of_a_rank(config)
     if others and len(others) != config.dp_size - 1:
         refuse(
             where,
             others,
             f"must name the {config.dp_size - 1} other ranks of dp_size={config.dp_size}",
-            "Give each its rows, or leave them out for as many as here.",
+            "Give each its rows or tokens, or leave them out for as many as here.",
         )
     if any(not 0 <= rows <= most for rows in others):
         refuse(
             where,
             others,
-            f"must lie in 0..req_pool_size={most}",
+            f"must lie in 0..{most}, which is what the request pool of a rank holds",
             "Lower them, or raise config.req_pool_size.",
         )
 
@@ -193,7 +193,7 @@ def _check_adapters(config: EngineConfig, step: ReplayStep, where: str) -> None:
 
 def _check_size(config: EngineConfig, step: ReplayStep, where: str) -> None:
     if step.via == "graph" and padded_size(config, step) is None and not config.eager_above_ladder:
-        size = max(raw_size(step), *rank_rows(config, step))
+        size = max(rank_sizes(config, step))
         largest = ladder(config, step.mode)[-1]
         name = "capture_tokens" if step.mode == "prefill" else "capture_bs"
         refuse(

@@ -340,12 +340,14 @@ def _check_ranks(config: EngineConfig) -> None:
             "counts the tokens of one of several ranks; got attn_tp_size=1",
             "Raise attn_tp_size, or choose another row_mixing.",
         )
-    if config.dp_size > 1 and "prefill" in config.modes:
+    mixed = config.row_mixing != "none" or config.modes != ("prefill",)
+    if config.dp_size > 1 and "prefill" in config.modes and mixed:
         refuse(
             "config.dp_size",
             config.dp_size,
-            f"counts rows of each rank, not tokens of a prefill; got modes {list(config.modes)}",
-            "Drop prefill, or use dp_size=1.",
+            "counts tokens of prefills where nothing else is captured, and rows stay apart; got "
+            f"modes {list(config.modes)} and row_mixing={config.row_mixing!r}",
+            "Use modes=['prefill'] and row_mixing='none', or dp_size=1.",
         )
 
 

@@ -399,7 +399,8 @@ class ReplayStep(Record, frozen=True, kw_only=True):
     mrope: Annotated[bool, Dimension(carried_by=("mrope", "mrope_positions"))] = False
     """Whether the optional multi-modal position input is present."""
     other_ranks: tuple[int, ...] = ()
-    """Live rows of each of the other data-parallel ranks, in their order; (): as many as here."""
+    """Live rows of each of the other data-parallel ranks, or tokens where `modes` is prefill alone,
+    in their order; (): as many as here."""
 
     def __post_init__(self) -> None:
         _one_empty_tuple(self, "rows", "finish", "other_ranks")

@@ -218,7 +218,6 @@ def _engagements(replayed: Sequence[CapturedGraph[object]]) -> tuple[Engagement,
 def _fits_ladder(batch: Batch, config: EngineConfig) -> bool:
     """Whether an engine must have a graph for this step. Without rows on any rank it is left to
     the engine; an idle rank beside others replays with them."""
-    if batch.via == "eager" or not batch.most_rows:
+    if batch.via == "eager" or not batch.largest_rank:
         return False
-    size = batch.num_tokens if batch.mode == "prefill" else batch.most_rows
-    return captured_size(config, batch.mode, size) is not None
+    return captured_size(config, batch.mode, batch.largest_rank) is not None

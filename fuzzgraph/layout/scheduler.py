@@ -8,7 +8,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, group_configs, rank_rows
+from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, group_configs, rank_sizes
 from fuzzgraph.case.adapters import DRAFT_ADAPTER
 from fuzzgraph.case.verified_states import (
     TRACK_SLOTS,
@@ -352,7 +352,7 @@ class Scheduler:
             mrope=_cut([r.mrope for r in live], cached, seq) if with_mrope else None,
             track_slots=track_slots,
             state_tracked=state_tracked,
-            rank_rows=ints([*rank_rows(self.config, step)]),
+            rank_sizes=ints([*rank_sizes(self.config, step)]),
             adapters=ints([self._adapter(row) for row in rows]),
             plain_tokens=int(self.config.draft_adapter),
         )

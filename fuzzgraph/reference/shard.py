@@ -13,8 +13,7 @@ from fuzzgraph.world import Batch
 def padded_tokens(batch: Batch, config: EngineConfig) -> int:
     """Token rows that the engine runs: the smallest captured size that fits, or all when eager."""
     # Prefill graphs are captured by tokens, all others by requests, each of some tokens.
-    size = batch.num_tokens if batch.mode == "prefill" else batch.most_rows
-    captured = captured_size(config, batch.mode, size)
+    captured = captured_size(config, batch.mode, batch.largest_rank)
     if batch.via == "eager" or captured is None:
         return batch.num_tokens
     width = {

@@ -9,7 +9,7 @@ from fuzzgraph.case import (
     Case,
     EngineConfig,
     ReplayStep,
-    rank_rows,
+    rank_sizes,
     raw_size,
     replayed_size,
 )
@@ -45,7 +45,7 @@ def case_cells(case: Case) -> list[tuple[str, str, str, str, str]]:
 
 def _sizes(config: EngineConfig, step: ReplayStep) -> tuple[str, str]:
     """Size over padded size, and how the step really runs."""
-    if not any(rank_rows(config, step)):
+    if not any(rank_sizes(config, step)):
         return "0", step.via
     raw, padded = raw_size(step), replayed_size(config, step)
     unit = " tokens" if step.mode == "prefill" else ""

@@ -443,6 +443,10 @@ CPU_GRAPH_EXCUSES: tuple[Excuse, ...] = (
 _STATIC = "sglang prefill_cuda_graph_runner.py: the batch of a replay is made anew, without them"
 _AGREED = "what all groups agreed on before the graph was chosen; no backend reads it"
 
+_LATE_ROWS = (
+    "sglang base_attn_backend.py late_layer_num_tokens: says how many rows late layers compute"
+)
+
 PREFILL_EXCUSES: tuple[Excuse, ...] = (
     *EXCUSES,
     Excuse(
@@ -453,6 +457,13 @@ PREFILL_EXCUSES: tuple[Excuse, ...] = (
     ),
     Excuse("*.can_run_*cuda_graph", "fits", _STATIC, _AGREED, where_unread=True),
     Excuse("*.is_extend_in_batch", "fits", _STATIC, _AGREED, where_unread=True),
+    Excuse(
+        "*.late_layer_num_tokens.*",
+        "form",
+        _LATE_ROWS,
+        "data-parallel ranks ask before they choose a graph, of an idle rank's batch too",
+        where_unread=True,
+    ),
 )
 
 _VIEW_OF_LIVE = (

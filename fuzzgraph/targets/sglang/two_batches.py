@@ -63,7 +63,8 @@ def agree_on_halves(forward_batch: Any, batch: Batch) -> None:
     agreed = engine_module(_CUT).TboDPAttentionPreparer()
     can_overlap, _ = agreed.prepare_all_gather(local)
     ranks = [
-        [int(can_overlap), (modes.DECODE if rows else modes.IDLE).value] for rows in batch.rank_rows
+        [int(can_overlap), (modes.DECODE if rows else modes.IDLE).value]
+        for rows in batch.rank_sizes
     ]
     index, mode = agreed.compute_output(torch.tensor(ranks))
     forward_batch.tbo_split_seq_index = index

@@ -82,7 +82,7 @@ class OtherRanks:
         tensor.copy_(own[:, None].expand_as(tensor))  # what no rank decides by its rows
         if self._batch is None:  # all ranks capture the same
             return
-        for rank, rows in enumerate(self._batch.rank_rows.tolist()):
+        for rank, rows in enumerate(self._batch.rank_sizes.tolist()):
             if rank == self._config.dp_rank:
                 continue
             tokens = max(1, rows)  # of an idle rank a dummy row (gpu_worker.py execute_dummy_batch)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 
@@ -12,6 +13,7 @@ from fuzzgraph.targets.builtin import BuiltinTarget
 from fuzzgraph.targets.builtin.components import Components
 from fuzzgraph.targets.builtin.registry import BufferRegistry, FillContext
 from fuzzgraph.targets.builtin.runners.base import GraphRunner
+from fuzzgraph.targets.builtin.runners.prefill import PiecewiseRunner
 from fuzzgraph.world import Batch
 from tests.targets.builtin.engine import rows
 
@@ -25,6 +27,13 @@ class OwnSize(GraphRunner):
         return batch.raw_bs
 
 
+class OwnTokens(PiecewiseRunner):
+    """A prefill graph is chosen by this rank's tokens."""
+
+    def size_of(self, batch: Batch) -> int:
+        return batch.num_tokens
+
+
 class RowsOfRanks(GraphRunner):
     """Each rank counts with its own rows."""
 
@@ -32,7 +41,7 @@ class RowsOfRanks(GraphRunner):
         self, registry: BufferRegistry, batch: Batch, context: FillContext, sharded: int
     ) -> None:
         super().fill_inputs(registry, batch, context, sharded)
-        for rank, own in enumerate(batch.rank_rows.tolist()):
+        for rank, own in enumerate(batch.rank_sizes.tolist()):
             registry.buffers["rank_tokens"][rank] = own
 
 
@@ -71,9 +80,28 @@ def beside(mode: Mode = "decode") -> Case:
     return validate(Case(schema_version=1, config=config, steps=steps))
 
 
-def found(case: Case, runner: type[GraphRunner] = GraphRunner) -> set[tuple[str, str, int, str]]:
+def beside_prompts(kind: Literal["piecewise", "breakable"]) -> Case:
+    """A short prompt beside longer ones, an idle rank, and a prompt that fills its graph."""
+    config = EngineConfig(
+        modes=("prefill",), capture_tokens=(2, 4, 8), max_context_len=32, dp_size=3, dp_rank=1,
+        prefill_runner=kind,
+    )  # fmt: skip
+    steps = (
+        ReplayStep(mode="prefill", rows=rows((9, 5), "prefill", (1, 2)), other_ranks=(8, 0)),
+        ReplayStep(mode="idle", other_ranks=(0, 3)),
+        ReplayStep(mode="prefill", rows=rows((11,), "prefill", (2,)), other_ranks=(0, 1)),
+    )
+    return validate(Case(schema_version=1, config=config, steps=steps))
+
+
+def found(
+    case: Case,
+    runner: type[GraphRunner] = GraphRunner,
+    piecewise: type[PiecewiseRunner] = PiecewiseRunner,
+) -> set[tuple[str, str, int, str]]:
     """(oracle, buffer, step, stage) of each finding."""
-    execution = Execution(BuiltinTarget(replace(Components(), decode=runner)))
+    components = replace(Components(), decode=runner, piecewise=piecewise)
+    execution = Execution(BuiltinTarget(components))
     findings = execution.run_case(case).findings
     execution.close()
     return {(each.oracle, each.buffer, each.step, each.stage) for each in findings}
@@ -86,6 +114,16 @@ def test_a_healthy_rank_is_silent(mode: Mode) -> None:
 
 def test_a_graph_of_its_own_size_is_found() -> None:
     assert ("contract", "graph", 0, "replay") in found(beside(), OwnSize)
+
+
+@pytest.mark.parametrize("kind", ["piecewise", "breakable"])
+def test_a_healthy_rank_with_prompts_is_silent(kind: Literal["piecewise", "breakable"]) -> None:
+    assert found(beside_prompts(kind)) == set()
+
+
+def test_a_prefill_graph_of_its_own_size_is_found() -> None:
+    case = beside_prompts("piecewise")
+    assert ("contract", "graph", 0, "replay") in found(case, piecewise=OwnTokens)
 
 
 @pytest.mark.parametrize("runner", [RowsOfRanks, StaleCounts])

@@ -22,13 +22,18 @@ def change_line(holder: Any, name: str, line: str, other: str = "pass") -> None:
         for kind in type(holder).__mro__
         if name in vars(kind) and kind.__module__.startswith("sglang.") and _has_source(kind, name)
     )
+    setattr(holder, name, types.MethodType(changed_method(owner, name, line, other), holder))
+
+
+def changed_method(owner: type, name: str, line: str, other: str = "pass") -> Any:
+    """The method that this class of the engine has, with another line as `change_line` says it."""
     function = vars(owner)[name]
     source = textwrap.dedent(inspect.getsource(function))
     assert source.count(line) == 1, f"{owner.__name__}.{name} has {source.count(line)} times {line}"
     changed = f"from __future__ import annotations\n{source.replace(line, other)}"
     made: dict[str, Any] = {}
     exec(compile(changed, function.__code__.co_filename, "exec"), vars(_module(owner)), made)
-    setattr(holder, name, types.MethodType(made[name], holder))
+    return made[name]
 
 
 def _module(owner: type) -> types.ModuleType:

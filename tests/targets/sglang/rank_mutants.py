@@ -51,7 +51,7 @@ class _CountOfAnotherRank(BufferSession):
     def prepare_replay(self, batch: Batch) -> None:
         super().prepare_replay(batch)
         if self._config.dp_size > 1 and not self.ran_eagerly:
-            rows = batch.rank_rows[self._config.dp_rank - 1]
+            rows = batch.rank_sizes[self._config.dp_rank - 1]
             self.runner.buffers.num_token_non_padded.fill_(int(rows) * self.runner.width)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from fuzzgraph.capabilities import Capabilities, unsupported_case
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, group_configs, validate
-from fuzzgraph.case.capture_sizes import padded_size, rank_rows, replayed_size
+from fuzzgraph.case.capture_sizes import padded_size, rank_sizes, replayed_size
 from fuzzgraph.errors import InvalidCase
 from fuzzgraph.layout import plan
 from fuzzgraph.strategies import DEFAULT, cases, draw, minimise
@@ -17,6 +17,9 @@ from fuzzgraph.strategies.repair import with_config
 from fuzzgraph.text.case_text import case_table
 
 CAN = Capabilities(modes=("decode", "target_verify", "idle"), max_dp_size=8, idle_alone=False)
+PROMPTS = Capabilities(
+    modes=("prefill", "idle"), prefill_runners=("breakable",), max_dp_size=8, idle_alone=False
+)
 CONFIG = EngineConfig(capture_bs=(1, 2, 4), dp_size=3, dp_rank=1)
 
 
@@ -37,8 +40,8 @@ def case_of(*steps: ReplayStep, config: EngineConfig = CONFIG) -> Case:
 
 
 def test_ranks_are_as_large_as_this_one_where_a_step_says_nothing() -> None:
-    assert rank_rows(CONFIG, decode(2)) == (2, 2, 2)
-    assert rank_rows(CONFIG, decode(2, 4, 0)) == (4, 2, 0)
+    assert rank_sizes(CONFIG, decode(2)) == (2, 2, 2)
+    assert rank_sizes(CONFIG, decode(2, 4, 0)) == (4, 2, 0)
 
 
 def test_the_largest_rank_sizes_the_graph() -> None:
@@ -50,8 +53,8 @@ def test_the_largest_rank_sizes_the_graph() -> None:
 
 def test_a_batch_says_what_each_rank_has() -> None:
     (batch,) = plan(validate(case_of(decode(1, 4, 0))))
-    assert batch.rank_rows.tolist() == [4, 1, 0]
-    assert batch.most_rows == 4
+    assert batch.rank_sizes.tolist() == [4, 1, 0]
+    assert batch.largest_rank == 4
 
 
 def test_a_second_group_of_layers_knows_of_no_other_rank() -> None:
@@ -63,7 +66,7 @@ def test_a_second_group_of_layers_knows_of_no_other_rank() -> None:
     ("step", "settings", "said"),
     [
         (decode(1, 2), {}, r"other_ranks=\(2,\) must name the 2 other ranks of dp_size=3"),
-        (decode(1, 2, 9), {}, r"other_ranks=\(2, 9\) must lie in 0..req_pool_size=8"),
+        (decode(1, 2, 9), {}, r"other_ranks=\(2, 9\) must lie in 0..8, which is what"),
         (decode(1), {"dp_rank": 3}, "config.dp_rank=3 must be below dp_size=3"),
         (
             decode(1, 5, 0),
@@ -72,8 +75,8 @@ def test_a_second_group_of_layers_knows_of_no_other_rank() -> None:
         ),
         (
             decode(1),
-            {"modes": ("prefill",), "capture_tokens": (4,)},
-            "config.dp_size=3 counts rows of each rank, not tokens of a prefill",
+            {"modes": ("prefill", "decode"), "capture_tokens": (4,)},
+            "config.dp_size=3 counts tokens of prefills where nothing else is captured",
         ),
     ],
     ids=["too few", "beyond the pool", "no such rank", "above the ladder", "prefill"],
@@ -92,7 +95,7 @@ def test_drawn_cases_are_coherent_and_no_rank_is_idle_alone() -> None:
     for case in several:
         validate(case)
         assert unsupported_case(CAN, case) is None
-        assert all(any(rank_rows(case.config, step)) for step in case.steps)
+        assert all(any(rank_sizes(case.config, step)) for step in case.steps)
 
 
 def test_other_ranks_are_idle_larger_alike_and_change_from_step_to_step() -> None:
@@ -102,15 +105,39 @@ def test_other_ranks_are_idle_larger_alike_and_change_from_step_to_step() -> Non
         if case.config.dp_size > 1
         for before, here in zip((None, *case.steps), case.steps, strict=False)
     ]
-    ranks = [(len(here.rows), rank_rows(config, here)) for config, _, here in steps]
+    ranks = [(len(here.rows), rank_sizes(config, here)) for config, _, here in steps]
     assert sum(own > 0 and sum(rows) == own for own, rows in ranks) > 15
     assert sum(own == 0 < max(rows) for own, rows in ranks) > 5
     assert sum(max(rows) > own for own, rows in ranks) > 100
     assert sum(len({*rows}) == 1 for _, rows in ranks) > 30
-    assert sum(max(rank_rows(c, step)) in c.capture_bs for c, _, step in steps) > 50
-    assert sum(max(rank_rows(c, step)) - 1 in c.capture_bs for c, _, step in steps) > 20
+    assert sum(max(rank_sizes(c, step)) in c.capture_bs for c, _, step in steps) > 50
+    assert sum(max(rank_sizes(c, step)) - 1 in c.capture_bs for c, _, step in steps) > 20
     kept = [(b, h) for _, b, h in steps if b is not None and b.rows == h.rows != ()]
     assert sum(before.other_ranks != here.other_ranks for before, here in kept) > 3
+
+
+def test_ranks_with_prompts_are_counted_by_tokens() -> None:
+    config = EngineConfig(
+        modes=("prefill",), capture_bs=(), capture_tokens=(4, 8), dp_size=3, dp_rank=1
+    )
+    prompt = BatchRow(request=0, seq_len=3, new_tokens=3)
+    step = ReplayStep(mode="prefill", rows=(prompt,), other_ranks=(6, 0))
+    assert rank_sizes(config, step) == (6, 3, 0)
+    assert padded_size(config, step) == 8
+    assert padded_size(config, ReplayStep(mode="idle", other_ranks=(2, 4))) == 4
+
+
+def test_drawn_prompts_of_other_ranks_lie_around_captured_counts() -> None:
+    several = [case for case in drawn(PROMPTS) if case.config.dp_size > 1]
+    assert len(several) > 60
+    sizes = [
+        (case.config.capture_tokens, max(rank_sizes(case.config, step)))
+        for case in several
+        for step in case.steps
+    ]
+    assert all(validate(case) for case in several)
+    assert sum(most in ladder for ladder, most in sizes) > 50
+    assert sum(most - 1 in ladder for ladder, most in sizes) > 20
 
 
 def test_a_target_without_other_ranks_gets_none() -> None:
@@ -133,7 +160,7 @@ def test_fewer_ranks_keep_the_rows_of_the_first_ones() -> None:
 
 def test_what_needs_a_larger_rank_shrinks_to_two_ranks_and_one_row() -> None:
     def largest_elsewhere(case: Case) -> bool:
-        return any(max(rank_rows(case.config, step)) > len(step.rows) > 0 for step in case.steps)
+        return any(max(rank_sizes(case.config, step)) > len(step.rows) > 0 for step in case.steps)
 
     small = minimise(case_of(decode(2), decode(1, 4, 2)), largest_elsewhere)
     assert (small.config.dp_size, small.config.dp_rank) == (2, 0)

@@ -63,7 +63,7 @@ class GraphRunner:
 
     def size_of(self, batch: Batch) -> int:
         """The largest rank's batch on the axis of the captured sizes."""
-        return batch.most_rows
+        return batch.largest_rank
 
     def tokens_per_row(self) -> int:
         return row_tokens(self.config, self.mode)

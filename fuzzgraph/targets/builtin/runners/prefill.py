@@ -55,9 +55,6 @@ class PiecewiseRunner(GraphRunner):
     def sizes(self) -> tuple[int, ...]:
         return self.config.capture_tokens
 
-    def size_of(self, batch: Batch) -> int:
-        return batch.num_tokens
-
     def extent(self, size: int) -> Extent:
         """Request rows count what fits the pool, for they are not padded."""
         return Extent(self.config.req_pool_size, size)

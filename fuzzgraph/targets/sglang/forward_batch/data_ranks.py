@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 
 from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu
@@ -24,7 +25,7 @@ _SPEC = "sglang.srt.speculative.spec_info"
 
 def count_ranks(forward_batch: Any, batch: Batch, runner: ModelRunner) -> None:
     """Says in the engine's batch what every data-parallel rank has in this step."""
-    gathered = _gathered(batch)
+    gathered = _gathered(batch, runner.configuration.config.dp_rank)
     if hasattr(forward_batch, "init_mlp_sync_metadata"):
         forward_batch.init_mlp_sync_metadata(gathered, runner.device)
         return
@@ -60,12 +61,15 @@ def forget_ranks(forward_batch: Any) -> None:
     forward_batch.original_global_num_tokens_cpu = None
 
 
-def _gathered(batch: Batch) -> Any:
+def _gathered(batch: Batch, rank: int) -> Any:
     """The scheduler's batch as the ranks' exchange leaves it: all decode or are idle, so all agree
-    to take a graph. Rows count as tokens, in a verify too."""
+    to take a graph. Rows count as tokens, in a verify too. A request has logits for one token; of
+    the other ranks' prefills it makes no difference here how many requests they have."""
+    logits = np.minimum(batch.rank_sizes, 1) if batch.mode == "prefill" else batch.rank_sizes.copy()
+    logits[rank] = batch.raw_bs
     return Stub(
-        global_num_tokens=batch.rank_rows.tolist(),
-        global_num_tokens_for_logprob=batch.rank_rows.tolist(),
+        global_num_tokens=batch.rank_sizes.tolist(),
+        global_num_tokens_for_logprob=logits.tolist(),
         draft_global_num_tokens=None,
         draft_global_num_tokens_for_logprob=None,
         dp_spec_prefill_coordination_applied=False,

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from fuzzgraph.targets.sglang.forward_batch.attn_tp import counts_of, share_tokens
+from fuzzgraph.targets.sglang.forward_batch.data_ranks import count_ranks
 from fuzzgraph.targets.sglang.forward_batch.decode import bound, decode_values, given
+from fuzzgraph.targets.sglang.forward_batch.gathered_tokens import pad_for_all
 from fuzzgraph.targets.sglang.forward_batch.images import image_inputs
 from fuzzgraph.targets.sglang.release import engine_module
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
@@ -17,18 +18,43 @@ from fuzzgraph.world import Batch
 _INFO = "sglang.srt.model_executor.forward_batch_info"
 
 
-def prefill_batch(batch: Batch, runner: ModelRunner) -> Any:
-    """New tokens of each row behind what it has cached, as the model runner hands it on."""
+def prefill_batch(batch: Batch, runner: ModelRunner, *, agreed: bool) -> Any:
+    """New tokens of each row behind what it has cached, as the model runner hands it on.
+
+    Args:
+        agreed: whether all data-parallel ranks can take a graph.
+    """
     info = engine_module(_INFO)
-    new, cached = batch.new_lens, batch.cached_lens
-    starts = np.cumsum(new) - new
+    # A rank without requests gets an empty batch, which the exchange of the ranks needs.
+    values = _prompts(batch, runner) if batch.raw_bs else {"forward_mode": info.ForwardMode.IDLE}
     values = {
         **decode_values(batch, runner, batch.seq_lens),
-        "forward_mode": info.ForwardMode.EXTEND,
         "global_forward_mode": info.ForwardMode.EXTEND,
         "capture_hidden_mode": info.CaptureHiddenMode.NULL,
-        "num_token_non_padded_cpu": batch.num_tokens,
         "orig_seq_lens": _int32(batch.seq_lens, runner.device),
+        "lora_ids": [None] * batch.raw_bs,
+        "is_extend_in_batch": runner.tp_size > 1,
+        # By release.
+        "can_run_dp_breakable_cuda_graph": agreed,
+        "can_run_dp_prefill_cuda_graph": agreed,
+        **values,
+    }
+    forward_batch = given(info.ForwardBatch, values)
+    if runner.tp_size > 1:
+        count_ranks(forward_batch, batch, runner)
+    bound(forward_batch, runner)
+    if runner.tp_size > 1:
+        pad_for_all(forward_batch, runner)
+    return forward_batch
+
+
+def _prompts(batch: Batch, runner: ModelRunner) -> dict[str, Any]:
+    """What the engine's batch says of requests whose prompts it computes."""
+    new, cached = batch.new_lens, batch.cached_lens
+    starts = np.cumsum(new) - new
+    said = {
+        "forward_mode": engine_module(_INFO).ForwardMode.EXTEND,
+        "num_token_non_padded_cpu": batch.num_tokens,
         "extend_num_tokens": batch.num_tokens,
         "extend_seq_lens": _int32(new, runner.device),
         "extend_prefix_lens": _int32(cached, runner.device),
@@ -37,16 +63,8 @@ def prefill_batch(batch: Batch, runner: ModelRunner) -> Any:
         "extend_prefix_lens_cpu": cached.tolist(),
         # No row wants the probabilities of its prompt.
         "extend_logprob_start_lens_cpu": new.tolist(),
-        "lora_ids": [None] * batch.raw_bs,
     }
-    if runner.model_config.is_multimodal:
-        values |= image_inputs(batch, runner)
-    if runner.tp_size == 1:
-        return bound(given(info.ForwardBatch, values), runner)
-    values |= counts_of(batch, runner.device)
-    forward_batch = bound(given(info.ForwardBatch, values), runner)
-    share_tokens(forward_batch, runner)
-    return forward_batch
+    return said | image_inputs(batch, runner) if runner.model_config.is_multimodal else said
 
 
 def _int32(values: Any, device: str) -> torch.Tensor:

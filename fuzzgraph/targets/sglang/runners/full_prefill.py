@@ -27,6 +27,7 @@ from fuzzgraph.targets.offline.used import below_lengths
 from fuzzgraph.targets.sglang.attention_model import ROW_MIXINGS, FullPrefillModel, hidden_in
 from fuzzgraph.targets.sglang.backends.attention_backend import open_backend
 from fuzzgraph.targets.sglang.backends.fa3 import FA3
+from fuzzgraph.targets.sglang.decode_session import DATA_RANKS
 from fuzzgraph.targets.sglang.excuses import FULL_PREFILL_EXCUSES
 from fuzzgraph.targets.sglang.fields import window_fields
 from fuzzgraph.targets.sglang.release import is_before, release
@@ -73,7 +74,7 @@ class FullPrefillTarget(SglangTarget):
     outputs_judged = MappingProxyType({"prefill": ""})
     also_stood_in_for = FA3.stood_in_for
     capabilities = Capabilities(
-        modes=("prefill",),
+        modes=("prefill", "idle"),
         page_sizes=FA3.page_sizes,
         dtypes=("float32", "float16", "bfloat16"),
         prefill_runners=("full",),
@@ -87,6 +88,7 @@ class FullPrefillTarget(SglangTarget):
         images=True,
         prefix_by_group=False,
         row_mixings=ROW_MIXINGS,
+        **DATA_RANKS,
     )
 
     def __init__(self, name: str) -> None:
@@ -154,6 +156,8 @@ class FullPrefillSession(PrefillSession):
     # From 0.5.19 on a full graph always has it: what masks padded tokens needs it (PR 35588).
     compared_at_capture = (COUNT,)
 
+    ranks_since = (0, 5, 19)
+
     def __init__(self, config: EngineConfig, graphs: GraphEngine, kind: PrefillKind) -> None:
         if is_before(_SECOND) and (config.page_size > 1 or config.swa_window):
             raise NotInRelease("pages and windows are driven from sglang 0.5.16 on")
@@ -176,7 +180,7 @@ class FullPrefillSession(PrefillSession):
 
     def shown_outputs(self) -> dict[str, torch.Tensor]:
         """The hidden states behind the body, of which the engine has cut off what it padded."""
-        return hidden_in(self._outputs, self._config)
+        return {} if self._outputs is None else hidden_in(self._outputs, self._config)
 
     def _rule_against(self, batch: Batch) -> str:
         if batch.raw_bs > self._config.prefill_slots:
@@ -195,12 +199,15 @@ class FullPrefillSession(PrefillSession):
         return FA3.read(self.backend.forward_metadata)
 
     def used_buffers(self, batch: Batch, rows: int, tokens: int) -> dict[str, torch.Tensor]:
-        requests = {name: buffer[:rows].clone() for name, buffer in self.runner.requests.items()}
+        held = self.runner.requests if batch.raw_bs else {}
+        requests = {name: buffer[:rows].clone() for name, buffer in held.items()}
         return {**super().used_buffers(batch, rows, tokens), **requests}
 
     def used_metadata(
         self, batch: Batch, buffers: Mapping[str, torch.Tensor]
     ) -> dict[str, torch.Tensor]:
+        if not batch.raw_bs:  # nobody's request, see `PrefillSession.used_metadata`
+            return {}
         used = {name: tensor.clone() for name, tensor in self._metadata().items()}
         for name in _TABLES:
             if name in used:

@@ -143,10 +143,13 @@ class DeltaNetPrefillTarget(RecurrentTarget, PrefillTarget):
         self.about = f"{graphs} prefill graphs, {self.layer} beside Triton attention"
         self.also_stood_in_for = (*self.also_stood_in_for, STOOD_IN)
         self.capabilities = self.capabilities.replace(
+            modes=("prefill",),
             dtypes=("float16",),  # chunks of the delta rule are not computed in float32
             max_context_len=self.positions,
             images=False,
             max_tp_size=1,
+            max_dp_size=1,
+            idle_alone=True,
             row_mixings=("none",),
             recurrent_state=True,
             recurrent_only=True,

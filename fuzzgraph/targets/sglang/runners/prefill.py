@@ -15,6 +15,7 @@ from fuzzgraph.errors import AdapterUnavailable
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.sglang.attention_model import ROW_MIXINGS
 from fuzzgraph.targets.sglang.backends.triton import TRITON_BACKEND
+from fuzzgraph.targets.sglang.decode_session import DATA_RANKS
 from fuzzgraph.targets.sglang.excuses import PREFILL_EXCUSES
 from fuzzgraph.targets.sglang.release import release
 from fuzzgraph.targets.sglang.runners.prefill_cuda_graph_runner import (
@@ -54,6 +55,8 @@ class PrefillTarget(SglangTarget):
             row_mixings=ROW_MIXINGS,
             images=True,
         )
+        if self._kind is BREAKABLE:
+            self.capabilities = self.capabilities.replace(modes=("prefill", "idle"), **DATA_RANKS)
 
     def refused(self, config: EngineConfig) -> str | None:
         if config.capture_tokens[-1] % config.attn_tp_size:

@@ -18,6 +18,7 @@ import torch
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.offline.cuda_graph import CudaGraphs
+from fuzzgraph.targets.offline.package import call_with_known
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.release import engine_module, has_module
 from fuzzgraph.targets.sglang.runners.base import execute, takes_graph
@@ -166,6 +167,26 @@ class PrefillRunnerDriver:
     def most_padding(self) -> int:
         """Times its tokens that a batch may be padded to; 0 where the engine has no such bound."""
         return int(getattr(self._module, "_MAX_PREFILL_CUDA_GRAPH_PADDING_FACTOR", 0))
+
+    def can_replay(self, tokens: int) -> bool:
+        """Whether a rank with so many tokens of one prompt takes a graph, as the engine says it
+        where ranks agree on one (dp_attn.py, _local_prefill_cuda_graph_vote)."""
+        vote = call_with_known(
+            self._engine.can_replay_locally,
+            batch_size=1,
+            num_tokens=tokens,
+            input_embeds=None,
+            replace_embeds=None,
+            prefix_lens=None,
+            is_target_verify=False,
+            capture_hidden_mode=None,
+            return_logprob=False,
+            contains_mm_inputs=False,
+            lora_ineligible=False,
+            is_mixed=False,
+            batch_max_context_len=tokens,
+        )
+        return bool(vote)
 
     def can_run(self, forward_batch: Any) -> bool:
         """The engine's own answer; where it is no, the engine goes eager."""

@@ -23,7 +23,7 @@ from fuzzgraph.targets.sglang.attention_model import (
 )
 from fuzzgraph.targets.sglang.backends.triton import triton_backend
 from fuzzgraph.targets.sglang.decode_session import judged_pools
-from fuzzgraph.targets.sglang.forward_batch.attn_tp import load_ranks
+from fuzzgraph.targets.sglang.forward_batch.gathered_tokens import load_model_runner
 from fuzzgraph.targets.sglang.forward_batch.prefill import prefill_batch
 from fuzzgraph.targets.sglang.image_model import with_images
 from fuzzgraph.targets.sglang.release import is_before
@@ -125,8 +125,13 @@ class PrefillSession(RunnerSession):
         if config.image_len and kind is BREAKABLE and is_before((0, 5, 12)):
             # Its graphs hold what surrounds the body too, and so no embeddings of images.
             raise NotInRelease("images are driven from sglang 0.5.12 on")
-        if config.attn_tp_size > 1:
-            load_ranks()
+        if config.dp_size > 1 and is_before(self.ranks_since):
+            since = ".".join(map(str, self.ranks_since))
+            raise NotInRelease(
+                f"prefills of data-parallel ranks take graphs from sglang {since} on"
+            )
+        if max(config.attn_tp_size, config.dp_size) > 1:
+            load_model_runner()
         with self.engine_runs():
             model = with_images(self.model) if config.image_len else self.model
             self._model = model(config, graphs.device)
@@ -152,6 +157,8 @@ class PrefillSession(RunnerSession):
     """As `--attention-backend` spells it."""
     arguments: Mapping[str, Any] = MappingProxyType({})
     """Of the server, beyond those that follow from a config."""
+    ranks_since: tuple[int, int, int] = (0, 5, 17)
+    """First release whose data-parallel ranks agree on a graph (dp_attn.py, a vote of each)."""
     model: type[PrefillModel] = PrefillModel
 
     @staticmethod
@@ -221,31 +228,43 @@ class PrefillSession(RunnerSession):
         """The engine pads and prepares inside of its replay: here it decides on the graph."""
         self._use()
         self.ran_eagerly, self._declined = True, ""
-        if not batch.raw_bs:  # without requests there is no prefill, on the one group of ranks
+        if not batch.largest_rank:  # without requests there is no prefill
             return
         self._write_past(batch)
         with self.engine_runs():
-            self._translate(batch)
+            self._translate(batch, agreed=self._agree(batch))
             self.ran_eagerly = not self.runner.can_run(self._last_batch)
         self._declined = self._rule_against(batch) if self.ran_eagerly else ""
 
-    def _translate(self, batch: Batch) -> None:
+    def _agree(self, batch: Batch) -> bool:
+        """Whether every data-parallel rank can take a graph, which is the engine's answer for each;
+        an idle rank can."""
+        if self._config.dp_size == 1:
+            return True
+        return all(self.runner.can_replay(size) for size in batch.rank_sizes.tolist() if size)
+
+    def _translate(self, batch: Batch, *, agreed: bool) -> None:
         """The engine's batch, which its model runner may have padded for the ranks."""
-        self._last_batch = prefill_batch(batch, self._model_runner)
+        self._last_batch = prefill_batch(batch, self._model_runner, agreed=agreed)
         self._handed_over = len(self._last_batch.input_ids)
 
     def _rule_against(self, batch: Batch) -> str:
         """The engine's rule by which this batch takes no graph."""
         if self.runner.one_request and batch.raw_bs > 1:
             return _ONE_REQUEST
-        most, tokens = self.runner.most_padding, len(self._last_batch.input_ids)
-        fitting = [size for size in self.runner.sizes if size >= tokens]
-        if most and fitting and fitting[0] > most * tokens:
-            return _TOO_MUCH.format(most)
+        others = batch.rank_sizes.tolist() if self._config.dp_size > 1 else []
+        # The batch itself may be padded for ranks that share its tokens.
+        if any(map(self._pads_too_much, (len(self._last_batch.input_ids), *others))):
+            return _TOO_MUCH.format(self.runner.most_padding)
         return ""
 
+    def _pads_too_much(self, tokens: int) -> bool:
+        most = self.runner.most_padding
+        fitting = [size for size in self.runner.sizes if size >= tokens]
+        return bool(most and fitting) and fitting[0] > most * tokens
+
     def replay(self, batch: Batch) -> None:
-        if not batch.raw_bs:
+        if not batch.largest_rank:
             return
         with self.engine_runs():
             if self.ran_eagerly:
@@ -258,15 +277,18 @@ class PrefillSession(RunnerSession):
     def eager(self, batch: Batch) -> None:
         self._use()
         self.ran_eagerly, self._declined = True, ""
-        if not batch.raw_bs:
+        if not batch.largest_rank:
             return
         self._write_past(batch)
         with self.engine_runs():
-            self._translate(batch)
+            # Without graphs on a server, a rank is not padded to a captured count either.
+            self._translate(batch, agreed=self._config.dp_size == 1)
             self._run_eagerly()
 
     def _run_eagerly(self) -> None:
-        given = self._last_batch
+        given, self._outputs = self._last_batch, None
+        if not len(given.input_ids):  # an idle rank computes nothing
+            return
         with in_forward_context(self.backend, given):
             self.backend.init_forward_metadata(given)
             self._outputs = self._model.forward(given.input_ids, given.positions, given)
@@ -283,7 +305,7 @@ class PrefillSession(RunnerSession):
 
     def observe(self, batch: Batch) -> Observation:
         """What the engine hands out, the buffers its graphs read and the metadata of attention."""
-        if not batch.raw_bs:
+        if not batch.largest_rank:
             return Observation(0, 0, 0, 0)
         seen = super().observe(batch)
         seen.shown_tokens = self._handed_over
@@ -299,6 +321,8 @@ class PrefillSession(RunnerSession):
     def used_metadata(
         self, batch: Batch, buffers: Mapping[str, torch.Tensor]
     ) -> dict[str, torch.Tensor]:
+        if not batch.raw_bs:  # nobody's request, for all tokens of the graph, where a rank is idle
+            return {}
         of_requests = {name: getattr(self._given(), name).clone() for name in _BY_REQUEST}
         return of_requests | self._attention_metadata()
 
@@ -310,7 +334,7 @@ class PrefillSession(RunnerSession):
 
         What it padded to a multiple of the ranks stays: it has logits for each request alone.
         """
-        return outputs_in(self._outputs, self._config)
+        return {} if self._outputs is None else outputs_in(self._outputs, self._config)
 
     def _attention_metadata(self) -> dict[str, torch.Tensor]:
         metadata = self._triton.forward_metadata

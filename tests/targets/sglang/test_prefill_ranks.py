@@ -1,0 +1,119 @@
+"""Prefill graphs of sglang on one of several data-parallel ranks: acquitted, and found out where
+changed.
+
+Where ranks agree on a graph, the engine pads a batch to the largest rank's bucket, and its
+attention leaves what it pads so as it was (reports/findings/sglang-prefill-rows-of-ranks.md).
+"""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, validate
+from tests.targets.sglang.released import Workers, generated
+
+pytestmark = [pytest.mark.sglang, pytest.mark.slow]
+
+MUTANTS = "tests.targets.sglang.prefill_rank_mutants:"
+UNWRITTEN = ("noninterference", "attention")
+"""What all releases show in rows that pad a batch for its ranks."""
+FOUND = {
+    "own_bucket": ("contract", "graph"),
+    "own_length": ("contract", "graph"),
+    "padded_slot": ("contract", "out_cache_loc"),
+    "idle_counts": ("contract", "num_token_non_padded"),
+    "idle_reads": ("footprint", "kv_indices_ptr"),
+}
+"""Planted bug -> the finding that names it."""
+SINCE = {"breakable": "0.5.17", "full": "0.5.19"}
+"""Kind of graphs -> first release whose ranks agree on one."""
+
+
+def step(tokens: int, *others: int, cached: int = 0, request: int = 0) -> ReplayStep:
+    """A prompt of so many tokens beside other ranks with theirs; none for an idle rank."""
+    if not tokens:
+        return ReplayStep(mode="idle", other_ranks=others)
+    row = BatchRow(request=request, seq_len=cached + tokens, new_tokens=tokens)
+    return ReplayStep(mode="prefill", rows=(row,), other_ranks=others)
+
+
+def ranks(*steps: ReplayStep) -> Case:
+    config = EngineConfig(
+        modes=("prefill",), capture_bs=(), capture_tokens=(2, 4, 8), prefill_runner="breakable",
+        max_context_len=16, req_pool_size=4, dp_size=3, dp_rank=1,
+    )  # fmt: skip
+    return validate(Case(schema_version=1, config=config, steps=steps))
+
+
+FULL = ranks(step(8, 3, 1), step(2, 2, 2, cached=8), step(4, 4, 1, cached=2, request=1))
+"""This rank fills each graph, so that nothing is padded for the others."""
+PADDED = ranks(step(8, 3, 1), step(3, 5, 1, cached=8), step(1, 4, 1, cached=2, request=1))
+IDLE = ranks(step(8, 3, 1), step(0, 3, 1), step(2, 2, 2, cached=8), step(0, 8, 8))
+
+
+def named(workers: Workers, version: str, case: Case, target: str) -> set[tuple[str, str]]:
+    return {(each.oracle, each.buffer) for each in workers.findings(version, case, target)}
+
+
+def of_kind(case: Case, kind: str) -> Case:
+    config = msgspec.structs.replace(case.config, prefill_runner=kind)
+    return validate(msgspec.structs.replace(case, config=config))
+
+
+@pytest.mark.parametrize(
+    ("kind", "version"),
+    [("breakable", "0.5.17"), ("breakable", "0.5.23"), ("full", "0.5.19"), ("full", "0.5.23")],
+)
+def test_a_rank_that_fills_its_graph_is_silent(workers: Workers, kind: str, version: str) -> None:
+    target = f"sglang-{kind}-prefill"
+    assert workers.findings(version, of_kind(FULL, kind), target) == ()
+
+
+@pytest.mark.parametrize("version", ["0.5.17", "0.5.19", "0.5.23"])
+def test_a_rank_replays_the_graph_of_the_largest_one(workers: Workers, version: str) -> None:
+    assert named(workers, version, PADDED, "sglang-breakable-prefill") == {UNWRITTEN}
+
+
+@pytest.mark.parametrize(
+    ("kind", "version"), [("breakable", "0.5.19"), ("breakable", "0.5.23"), ("full", "0.5.23")]
+)
+def test_an_idle_rank_replays_with_the_others(workers: Workers, kind: str, version: str) -> None:
+    assert workers.findings(version, of_kind(IDLE, kind), f"sglang-{kind}-prefill") == ()
+
+
+@pytest.mark.parametrize("version", ["0.5.17", "0.5.18"])
+def test_tokens_of_an_idle_rank_count_as_live_up_to_0_5_18(workers: Workers, version: str) -> None:
+    found = named(workers, version, IDLE, "sglang-breakable-prefill")
+    assert found == {("contract", "num_token_non_padded")}
+
+
+@pytest.mark.parametrize(("kind", "before"), [("breakable", "0.5.16"), ("full", "0.5.18")])
+def test_ranks_of_a_release_that_agrees_on_no_graph_are_left_out(
+    workers: Workers, kind: str, before: str
+) -> None:
+    said = workers.skipped(before, of_kind(FULL, kind), f"sglang-{kind}-prefill")
+    assert f"prefills of data-parallel ranks take graphs from sglang {SINCE[kind]} on" in said
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_a_changed_line_is_found(workers: Workers, name: str) -> None:
+    case = IDLE if name.startswith("idle") else PADDED
+    assert FOUND[name] in named(workers, "0.5.23", case, f"{MUTANTS}{name}")
+
+
+@pytest.mark.parametrize(
+    ("kind", "version"), [("breakable", "0.5.19"), ("breakable", "0.5.23"), ("full", "0.5.22")]
+)
+def test_generated_cases_show_nothing_but_rows_that_pad_a_batch(
+    workers: Workers, kind: str, version: str
+) -> None:
+    target = f"sglang-{kind}-prefill"
+
+    def several_ranks(config: EngineConfig) -> bool:
+        return config.dp_size > 1 and config.attn_tp_size == 1
+
+    drawn = generated(target, several_ranks, blocks=6, each=100, enough=40)
+    assert len(drawn) >= 40
+    found = set[tuple[str, str]]().union(*(named(workers, version, case, target) for case in drawn))
+    assert found == {UNWRITTEN}
