@@ -466,6 +466,17 @@ PREFILL_EXCUSES: tuple[Excuse, ...] = (
     ),
 )
 
+HYBRID_PREFILL_EXCUSES: tuple[Excuse, ...] = (
+    *PREFILL_EXCUSES,
+    Excuse(
+        "*.static_forward_batch.global_num_tokens_gpu",
+        "live",
+        "sglang prefill_cuda_graph_runner.py: a graph's own batch holds its bucket for each rank",
+        "the exchange asks for it; no recurrent backend does",
+        where_unread=True,
+    ),
+)
+
 _VIEW_OF_LIVE = (
     "sglang prefill_cuda_graph_runner.py _prepare_forward_metadata_for_replay: a copy of the live "
     "batch whose requests alone are padded"

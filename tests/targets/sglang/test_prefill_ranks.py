@@ -26,6 +26,7 @@ FOUND = {
     "idle_reads": ("footprint", "kv_indices_ptr"),
 }
 """Planted bug -> the finding that names it."""
+STATES = "req_to_token_pool.mamba_pool.mamba_cache.temporal"
 SINCE = {"breakable": "0.5.17", "full": "0.5.19"}
 """Kind of graphs -> first release whose ranks agree on one."""
 
@@ -61,6 +62,13 @@ def of_kind(case: Case, kind: str) -> Case:
     return validate(msgspec.structs.replace(case, config=config))
 
 
+def recurrent(case: Case) -> Case:
+    config = msgspec.structs.replace(
+        case.config, recurrent_state=True, dtype="float16", page_size=16, max_context_len=16
+    )
+    return validate(msgspec.structs.replace(case, config=config))
+
+
 @pytest.mark.parametrize(
     ("kind", "version"),
     [("breakable", "0.5.17"), ("breakable", "0.5.23"), ("full", "0.5.19"), ("full", "0.5.23")],
@@ -82,9 +90,45 @@ def test_an_idle_rank_replays_with_the_others(workers: Workers, kind: str, versi
     assert workers.findings(version, of_kind(IDLE, kind), f"sglang-{kind}-prefill") == ()
 
 
+@pytest.mark.parametrize(
+    ("target", "version"),
+    [("gdn", "0.5.17"), ("gdn", "0.5.23"), ("kda", "0.5.21"), ("kda-glm", "0.5.23")],
+)
+def test_a_rank_with_recurrent_layers_is_silent_beside_others(
+    workers: Workers, target: str, version: str
+) -> None:
+    assert workers.findings(version, recurrent(FULL), f"sglang-{target}-prefill") == ()
+
+
+@pytest.mark.parametrize(
+    ("target", "version", "unwritten"),
+    [
+        ("gdn", "0.5.23", set()),
+        ("kda", "0.5.21", set()),
+        ("kda-glm", "0.5.23", {("noninterference", "channel_delta")}),
+    ],
+)
+def test_an_idle_rank_with_recurrent_layers_replays_with_the_others(
+    workers: Workers, target: str, version: str, unwritten: set[tuple[str, str]]
+) -> None:
+    """A graph that holds KDA leaves the output of an idle rank as it was; see the report above."""
+    assert named(workers, version, recurrent(IDLE), f"sglang-{target}-prefill") == unwritten
+
+
+def test_states_that_a_rank_does_not_write_beside_others_are_found(workers: Workers) -> None:
+    planted = "tests.targets.sglang.hybrid_prefill_mutants:states_not_written"
+    assert ("reference", STATES) in named(workers, "0.5.23", recurrent(PADDED), planted)
+
+
 @pytest.mark.parametrize("version", ["0.5.17", "0.5.18"])
 def test_tokens_of_an_idle_rank_count_as_live_up_to_0_5_18(workers: Workers, version: str) -> None:
     found = named(workers, version, IDLE, "sglang-breakable-prefill")
+    assert found == {("contract", "num_token_non_padded")}
+
+
+@pytest.mark.parametrize("version", ["0.5.17", "0.5.20"])
+def test_they_count_with_recurrent_layers_up_to_0_5_20(workers: Workers, version: str) -> None:
+    found = named(workers, version, recurrent(IDLE), "sglang-gdn-prefill")
     assert found == {("contract", "num_token_non_padded")}
 
 

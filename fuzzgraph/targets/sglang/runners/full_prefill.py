@@ -178,9 +178,9 @@ class FullPrefillSession(PrefillSession):
             return ()
         return (*attention_outputs(self._config), *mixed_outputs(self._config))
 
-    def shown_outputs(self) -> dict[str, torch.Tensor]:
+    def named_outputs(self, outputs: Any) -> dict[str, torch.Tensor]:
         """The hidden states behind the body, of which the engine has cut off what it padded."""
-        return {} if self._outputs is None else hidden_in(self._outputs, self._config)
+        return hidden_in(outputs, self._config)
 
     def _rule_against(self, batch: Batch) -> str:
         if batch.raw_bs > self._config.prefill_slots:

@@ -25,6 +25,7 @@ from fuzzgraph.targets.sglang.attention_model import PrefillModel
 from fuzzgraph.targets.sglang.backends.gdn import STOOD_IN, RecurrentTarget, hybrid_backend
 from fuzzgraph.targets.sglang.channel_decay_model import ChannelDecayModel
 from fuzzgraph.targets.sglang.delta_net_model import LAYER, DeltaNetModel
+from fuzzgraph.targets.sglang.excuses import HYBRID_PREFILL_EXCUSES
 from fuzzgraph.targets.sglang.hybrid_model import HybridModel, split_recurrent
 from fuzzgraph.targets.sglang.release import demand_release
 from fuzzgraph.targets.sglang.runners.prefill import PrefillTarget
@@ -101,8 +102,8 @@ class DeltaNetPrefillSession(PrefillSession):
     def promised_outputs(self, mode: Mode) -> tuple[str, ...]:
         return () if mode == "idle" else (*super().promised_outputs(mode), self.output)
 
-    def shown_outputs(self) -> dict[str, torch.Tensor]:
-        return split_recurrent(self._outputs, self._config, self.output, self.columns)
+    def named_outputs(self, outputs: Any) -> dict[str, torch.Tensor]:
+        return split_recurrent(outputs, self._config, self.output, self.columns)
 
 
 class ChannelDecayPrefillSession(DeltaNetPrefillSession):
@@ -136,6 +137,7 @@ class DeltaNetPrefillTarget(RecurrentTarget, PrefillTarget):
     """Prefill graphs with gated delta nets on the release that this process holds."""
 
     session: type[DeltaNetPrefillSession] = DeltaNetPrefillSession
+    excuses = HYBRID_PREFILL_EXCUSES
 
     def __init__(self, name: str, kind: str = BREAKABLE.name) -> None:
         super().__init__(name, kind)
@@ -143,13 +145,10 @@ class DeltaNetPrefillTarget(RecurrentTarget, PrefillTarget):
         self.about = f"{graphs} prefill graphs, {self.layer} beside Triton attention"
         self.also_stood_in_for = (*self.also_stood_in_for, STOOD_IN)
         self.capabilities = self.capabilities.replace(
-            modes=("prefill",),
             dtypes=("float16",),  # chunks of the delta rule are not computed in float32
             max_context_len=self.positions,
             images=False,
             max_tp_size=1,
-            max_dp_size=1,
-            idle_alone=True,
             row_mixings=("none",),
             recurrent_state=True,
             recurrent_only=True,

@@ -330,11 +330,15 @@ class PrefillSession(RunnerSession):
         return {"max_extend_len": int(self._triton.forward_metadata.max_extend_len)}
 
     def shown_outputs(self) -> dict[str, torch.Tensor]:
-        """The engine has cut off what it padded to a bucket.
+        """The engine has cut off what it padded to a bucket, and an idle rank may have run nothing.
 
-        What it padded to a multiple of the ranks stays: it has logits for each request alone.
+        What it padded for other ranks stays: it has logits for each request alone.
         """
-        return {} if self._outputs is None else outputs_in(self._outputs, self._config)
+        return {} if self._outputs is None else self.named_outputs(self._outputs)
+
+    def named_outputs(self, outputs: Any) -> dict[str, torch.Tensor]:
+        """What the engine has handed out, by the names of outputs."""
+        return outputs_in(outputs, self._config)
 
     def _attention_metadata(self) -> dict[str, torch.Tensor]:
         metadata = self._triton.forward_metadata
