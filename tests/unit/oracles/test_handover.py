@@ -291,6 +291,14 @@ def test_zeros_of_metadata_are_not_taken_for_offsets() -> None:
     assert messages(record(), held(slots=ints(0, 0, 0, 0)), eager) == []
 
 
+def test_a_list_of_keys_that_looks_like_offsets_by_chance_may_be_longer_in_a_graph() -> None:
+    step = record(lengths=(1, 2))
+    assert (
+        messages(step, held(kv_indices=ints(7, 8, 9, 0, 0, 0)), held(kv_indices=ints(0, 1, 3)))
+        == []
+    )
+
+
 def test_a_tensor_that_a_preparation_binds_anew_keeps_its_address() -> None:
     path = "forward_metadata.page_table"
     bound = replace(held(page_table=ints(1, 2, 3, 4)), bound={path: 64}, rebound={path: 64})
