@@ -52,7 +52,16 @@ class CudaMeansCpu(TorchFunctionMode):
 
 
 class ClaimsCuda(TorchFunctionMode):
-    """Tensors say that they lie on a GPU, for code that asserts it and needs none."""
+    """Tensors say that they lie on a GPU, for code that asserts it and needs none.
+
+    Args:
+        device: whether they say so as well where code asks for their device, to choose a kernel by
+            it; memory that it asks for there must come from inside `cuda_on_cpu`.
+    """
+
+    def __init__(self, device: bool = False) -> None:
+        super().__init__()
+        self._device = device
 
     @relay
     def __torch_function__(
@@ -64,12 +73,16 @@ class ClaimsCuda(TorchFunctionMode):
     ) -> Any:
         if func == _IS_CUDA:
             return True
+        if self._device and func == _DEVICE_OF:
+            return _CUDA
         return func(*args, **(kwargs or {}))
 
 
 _NAMES = (str, torch.device)
 _PIN_MEMORY = torch.Tensor.pin_memory
 _IS_CUDA = torch.Tensor.is_cuda.__get__  # type: ignore[attr-defined]
+_DEVICE_OF = torch.Tensor.device.__get__  # type: ignore[attr-defined]
+_CUDA = torch.device("cuda")
 
 
 def _without_cuda(kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -194,14 +207,18 @@ def cuda_on_cpu(names: Mapping[str, Any] = DEVICE) -> Iterator[None]:
         yield
 
 
-def tensors_claim_cuda(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of the engine that asserts tensors of a GPU and runs without one."""
+def tensors_claim_cuda(function: Callable[..., Any], *, device: bool = False) -> Callable[..., Any]:
+    """A function of the engine that asserts tensors of a GPU and runs without one.
+
+    Args:
+        device: as of `ClaimsCuda`.
+    """
     if hasattr(function, _CLAIMS):
         return function
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
-        with ClaimsCuda():
+        with ClaimsCuda(device):
             return function(*args, **kwargs)
 
     setattr(run, _CLAIMS, True)

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.sglang.backends.lora import Kernels, LoraSession, LoraTarget
+from fuzzgraph.targets.sglang.backends.lora_v2 import LoraV2Session, LoraV2Target
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 
 Mode = Literal["decode", "target_verify"]
@@ -155,6 +156,43 @@ class _PaddedRowsKeepSlots(_Mutant):
         backend.prepare_lora_batch = kept
 
 
+class _ReversedRowsV2(_ReversedRows, LoraV2Session):
+    """Each row has the adapter of the row at the other end."""
+
+
+class _FirstScalesV2(_FirstScales, LoraV2Session):
+    """Scales stay those of the first batch with an adapter."""
+
+
+class _TailNotCleared(_Mutant, LoraV2Session):
+    """Tokens behind the live ones keep the slots that an earlier batch left them."""
+
+    def _plant(self, manager: Any, backend: Any) -> None:
+        stock = backend.prepare_lora_batch
+
+        def kept(*given: Any, **named: Any) -> None:
+            slots = backend.decode_cuda_graph_batch_info.token_slots
+            before = slots.clone()
+            stock(*given, **named)
+            if backend.batch_info is backend.decode_cuda_graph_batch_info:
+                live = backend.batch_info.num_tokens
+                slots[live:] = before[live:]
+
+        backend.prepare_lora_batch = kept
+
+
+class _RoutesMadeOnce(_Mutant, LoraV2Session):
+    """A graph keeps the routes of the forwards before its capture."""
+
+    def _plant(self, manager: Any, backend: Any) -> None:
+        backend.runner.workspace.routes = _KeptRoutes()
+
+
+class _KeptRoutes(dict[Any, Any]):
+    def clear(self) -> None:
+        pass
+
+
 class _Planted(LoraTarget):
     def __init__(self, session: type[LoraSession], kernels: Kernels, mode: Mode) -> None:
         super().__init__("sglang-lora", kernels, mode)
@@ -162,6 +200,19 @@ class _Planted(LoraTarget):
 
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> LoraSession:
         return self._session(config, graphs, self._kernels)
+
+
+class _PlantedV2(LoraV2Target):
+    def __init__(self, session: type[LoraV2Session], mode: Mode) -> None:
+        super().__init__("sglang-lora-v2", mode)
+        self._session = session
+
+    def open_session(self, config: EngineConfig, graphs: GraphEngine) -> LoraV2Session:
+        return self._session(config, graphs, self._kernels)
+
+
+def _opened_v2(session: type[LoraV2Session], mode: Mode = "decode") -> Callable[[], LoraV2Target]:
+    return lambda: _PlantedV2(session, mode)
 
 
 def _opened(
@@ -180,3 +231,8 @@ offsets_at_pool_size = _opened(_OffsetsAtPoolSize, "csgmv")
 padded_rows_are_routed = _opened(_PaddedRowsAreRouted)
 padded_rows_keep_slots = _opened(_PaddedRowsKeepSlots, mode="target_verify")
 reversed_verify = _opened(_ReversedRows, mode="target_verify")
+reversed_rows_v2 = _opened_v2(_ReversedRowsV2)
+first_scales_v2 = _opened_v2(_FirstScalesV2)
+tail_not_cleared = _opened_v2(_TailNotCleared)
+routes_made_once = _opened_v2(_RoutesMadeOnce)
+routes_made_once_verify = _opened_v2(_RoutesMadeOnce, "target_verify")

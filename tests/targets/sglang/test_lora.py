@@ -14,6 +14,7 @@ from tests.targets.sglang.released import Workers
 
 NEWEST = "0.5.23"
 TARGETS = ("sglang-lora", "sglang-lora-chunked")
+V2 = "sglang-lora-v2"
 VERIFIES = tuple(f"{target}-verify" for target in TARGETS)
 
 
@@ -78,6 +79,7 @@ FEWER_SEGMENTS = _case(
         ("0.5.21", TARGETS[1]),
         (NEWEST, TARGETS[0]),
         (NEWEST, TARGETS[1]),
+        (NEWEST, V2),
     ],
 )
 def test_each_row_has_its_own_adapter(
@@ -96,6 +98,7 @@ def test_each_row_has_its_own_adapter(
         ("0.5.19", VERIFIES[0]),
         (NEWEST, VERIFIES[0]),
         (NEWEST, VERIFIES[1]),
+        (NEWEST, f"{V2}-verify"),
     ],
 )
 def test_each_draft_has_the_adapter_of_its_request(
@@ -167,6 +170,11 @@ def test_configs_that_the_target_does_not_have_are_refused(
         ("padded_rows_are_routed", MIXED, ("metadata", "lora_ranks_of_tokens")),
         ("padded_rows_keep_slots", _verified(MIXED), ("metadata", "lora_ranks_of_tokens")),
         ("reversed_verify", _verified(MIXED), ("computes", "lora")),
+        ("reversed_rows_v2", MIXED, ("metadata", "lora_ranks_of_tokens")),
+        ("first_scales_v2", REPLACED, ("computes", "lora")),
+        ("tail_not_cleared", MIXED, ("metadata", "lora_ranks_of_tokens")),
+        ("routes_made_once", MIXED, ("computes", "lora")),
+        ("routes_made_once_verify", _verified(MIXED), ("computes", "lora")),
     ],
 )
 def test_a_planted_bug_is_found(

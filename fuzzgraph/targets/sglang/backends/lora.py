@@ -1,8 +1,9 @@
 """`--enable-lora`: linear layers with adapters beside Triton attention.
 
 The engine's own `LoRAManager` wraps linear layers, loads adapters into its memory pool as batches
-need them, and prepares what its kernels read; `--lora-backend` chooses these, `triton` or `csgmv`.
-A server has `--max-loras-per-batch` slots, one of them for requests without an adapter.
+need them, and prepares what its kernels read; `--lora-backend` chooses these, `triton` or `csgmv`
+(`triton_v2`: `lora_v2.py`). A server has `--max-loras-per-batch` slots, one of them for requests
+without an adapter.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ _HELD = (
     common.value("lora_permutation", unjudged=_BY_SLOT, source=_SLOTS),
 )
 """Numbers that kernels read, by slot."""
-Kernels = Literal["triton", "csgmv", "uno_cublas"]
+Kernels = Literal["triton", "csgmv", "triton_v2", "uno_cublas"]
 
 
 class LoraSession(TritonSession):
@@ -143,19 +144,46 @@ class LoraSession(TritonSession):
         return merged or getattr(backend, f"{kind}batch_info", None)
 
     def _metadata_tensors(self, size: int | None) -> dict[str, torch.Tensor]:
-        read = {} if size is None else _held(self._read(in_graph=True))
+        read = {} if size is None else self._held(self._read(in_graph=True))
         return {**super()._metadata_tensors(size), **read}
 
     def _used(self, lens: torch.Tensor) -> dict[str, torch.Tensor]:
         info = self._read(in_graph=not self.ran_eagerly)
         if info is None:
             return super()._used(lens)
-        held = {name: tensor.clone() for name, tensor in _held(info).items()}
+        held = {name: tensor.clone() for name, tensor in self._held(info).items()}
         return {
             **super()._used(lens),
-            "lora_ranks_of_tokens": _ranks_of_tokens(info, self._tokens(len(lens))),
+            "lora_ranks_of_tokens": self._ranks_of_tokens(info, self._tokens(len(lens))),
             **{field.name: held[field.name] for field in _HELD if field.name in held},
         }
+
+    def _held(self, info: Any) -> dict[str, torch.Tensor]:
+        """Tensors that the kernels read."""
+        found = {
+            "lora_weight_indices": info.weight_indices,
+            "lora_ranks": info.lora_ranks,
+            "lora_scalings": info.scalings,
+            "lora_seg_indptr": info.seg_indptr,
+            "lora_seg_lens": info.seg_lens,
+            "lora_permutation": info.permutation,
+        }
+        return {name: tensor for name, tensor in found.items() if tensor is not None}
+
+    def _ranks_of_tokens(self, info: Any, tokens: int) -> torch.Tensor:
+        """int64 [tokens] rank of the adapter that kernels apply to each; 0 if they apply none."""
+        found = torch.zeros(tokens, dtype=torch.int64)
+        ranks, ends = info.lora_ranks.tolist(), info.seg_indptr.tolist()
+        slots = info.weight_indices.tolist()
+        segments = len(slots)  # without a permutation one for each row, padded ones included
+        if info.permutation is not None and (not info.use_cuda_graph or is_before(_ROOM_FOR_ALL)):
+            segments = min(info.num_segments, segments)
+        for segment in range(segments):
+            members = torch.arange(ends[segment], max(ends[segment : segment + 2]))
+            if info.permutation is not None:
+                members = info.permutation[members].long()
+            found[members[members < tokens]] = ranks[slots[segment]]
+        return found
 
     def _tokens(self, rows: int) -> int:
         return len(self._last_batch.input_ids) if self.ran_eagerly else self._padded_tokens(rows)
@@ -224,39 +252,14 @@ class _PinnedList:
             return self._tensor.tolist()
 
 
-def _held(info: Any) -> dict[str, torch.Tensor]:
-    """Tensors that the kernels read."""
-    found = {
-        "lora_weight_indices": info.weight_indices,
-        "lora_ranks": info.lora_ranks,
-        "lora_scalings": info.scalings,
-        "lora_seg_indptr": info.seg_indptr,
-        "lora_seg_lens": info.seg_lens,
-        "lora_permutation": info.permutation,
-    }
-    return {name: tensor for name, tensor in found.items() if tensor is not None}
-
-
-def _ranks_of_tokens(info: Any, tokens: int) -> torch.Tensor:
-    """int64 [tokens] rank of the adapter that kernels apply to each; 0 where they apply none."""
-    found = torch.zeros(tokens, dtype=torch.int64)
-    ranks, ends = info.lora_ranks.tolist(), info.seg_indptr.tolist()
-    slots = info.weight_indices.tolist()
-    segments = len(slots)  # without a permutation one for each row, padded ones included
-    if info.permutation is not None and (not info.use_cuda_graph or is_before(_ROOM_FOR_ALL)):
-        segments = min(info.num_segments, segments)
-    for segment in range(segments):
-        members = torch.arange(ends[segment], max(ends[segment : segment + 2]))
-        if info.permutation is not None:
-            members = info.permutation[members].long()
-        found[members[members < tokens]] = ranks[slots[segment]]
-    return found
-
-
 class LoraTarget(TritonTarget):
     """Layers with adapters on the sglang release that this process holds."""
 
-    also_stood_in_for = ("the number of cores", "files of adapters", "the device's name")
+    also_stood_in_for: tuple[str, ...] = (
+        "the number of cores",
+        "files of adapters",
+        "the device's name",
+    )
 
     def __init__(
         self, name: str, kernels: Kernels, mode: Literal["decode", "target_verify"] = "decode"
