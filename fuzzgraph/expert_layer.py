@@ -5,7 +5,10 @@ Their weights are the softmax of these k numbers (Shazeer et al. 2017, "Outrageo
 networks", section 2.1; Qwen3 and Mixtral normalise so), or parts of the sum of their sigmoids
 (DeepSeek-AI 2024, "DeepSeek-V3", equations 13 to 15). An expert computes
 `W2 (silu(W1 x) * (W3 x))` (Shazeer 2020, "GLU variants"), and the layer gives the weighted sum.
-Several ranks share the experts out, one after another, and each gives its part of the sum.
+Those of GPT-OSS have biases at both products and at the router, and between the products
+`g sigmoid(1.702 g) (u + 1)` with g of at most 7 and u from -7 to 7 (OpenAI 2025,
+gpt-oss/torch/model.py swiglu). Several ranks share the experts out, one after another, and each
+gives its part of the sum.
 
 A token's row holds columns of its own, one column for its token id, and columns of attention. The
 router reads the id, the experts read the token's own columns, and the weights of attention's are
@@ -35,8 +38,10 @@ EXPERT_WIDTH = _OWN + VOCAB + ATTENDED
 """Columns of a row, and of what the layer gives: a token's own, its id's, attention's."""
 _GAPS = (0.25, 0.5, 0.75, 1.0)
 """How far the router's numbers lie apart, by token, so that weights differ from token to token."""
-_LARGEST = 32.0
-"""More than any number that one of 64 experts gives."""
+_LARGEST = {"silu": 32.0, "clamped_swiglu": 128.0}
+"""More than any number that one of 64 experts gives, by activation."""
+SWIGLU_ALPHA, SWIGLU_LIMIT = 1.702, 7.0
+"""Of GPT-OSS."""
 
 
 def _quarters(key: int, *shape: int) -> torch.Tensor:
@@ -60,12 +65,23 @@ def _by_preference(experts: int) -> IntArray:
     return np.argsort(drawn, axis=1).astype(np.int64)
 
 
-def router_weight(experts: int) -> torch.Tensor:
-    """[experts, EXPERT_WIDTH] float32: the router's numbers, which the column of an id chooses."""
+def router_weight(experts: int, *, biased: bool = False) -> torch.Tensor:
+    """[experts, EXPERT_WIDTH] float32: the router's numbers, which the column of an id chooses.
+
+    Args:
+        biased: less `router_bias`, which a router adds, so that its numbers stay the same.
+    """
     found = torch.zeros(experts, EXPERT_WIDTH)
     for token, order in enumerate(_by_preference(experts)):
         found[torch.from_numpy(order), _OWN + token] = -_gap(token) * torch.arange(float(experts))
+    if biased:
+        found[:, _OWN : _OWN + VOCAB] -= router_bias(experts)[:, None]
     return found
+
+
+def router_bias(experts: int) -> torch.Tensor:
+    """[experts] float32: so far apart that without it a router would choose others."""
+    return 16 * _quarters(9800, experts)
 
 
 def _gap(token: int) -> float:
@@ -84,6 +100,22 @@ def down_weight(expert: int) -> torch.Tensor:
     return _quarters(9701 + 2 * expert, EXPERT_WIDTH, INTERMEDIATE)
 
 
+def gate_up_bias(expert: int) -> torch.Tensor:
+    """[2 * INTERMEDIATE] float32: the bias of W1, and that of W3 below it; so large that what they
+    give is often beyond its limit."""
+    return 12 * _quarters(9900 + 2 * expert, 2 * INTERMEDIATE)
+
+
+def down_bias(expert: int) -> torch.Tensor:
+    """[EXPERT_WIDTH] float32: the bias of W2."""
+    return 4 * _quarters(9901 + 2 * expert, EXPERT_WIDTH)
+
+
+def has_biases(config: EngineConfig) -> bool:
+    """Whether router and experts have biases."""
+    return config.expert_activation == "clamped_swiglu"
+
+
 def local_experts(config: EngineConfig) -> range:
     """The experts of this rank."""
     each = config.num_experts // config.ep_size
@@ -97,12 +129,17 @@ def chosen_experts(batch: Batch, config: EngineConfig) -> IntArray:
 
 
 @lru_cache(maxsize=1024)
-def _of_expert(token: int, expert: int, dtype: torch.dtype) -> torch.Tensor:
+def _of_expert(token: int, expert: int, dtype: torch.dtype, biased: bool) -> torch.Tensor:
     """[EXPERT_WIDTH] what an expert gives for a token."""
-    x = token_rows()[token, :_OWN].to(dtype)
-    gate, up = gate_up_weight(expert)[:, :_OWN].to(dtype).chunk(2)
-    inner = torch.nn.functional.silu(gate @ x) * (up @ x)
-    return down_weight(expert).to(dtype) @ inner
+    both = gate_up_weight(expert)[:, :_OWN].to(dtype) @ token_rows()[token, :_OWN].to(dtype)
+    down = down_weight(expert).to(dtype)
+    if not biased:
+        gate, up = both.chunk(2)
+        return down @ (torch.nn.functional.silu(gate) * up)
+    gate, up = (both + gate_up_bias(expert).to(dtype)).chunk(2)
+    gate, up = gate.clamp(max=SWIGLU_LIMIT), up.clamp(-SWIGLU_LIMIT, SWIGLU_LIMIT)
+    inner = gate * torch.sigmoid(SWIGLU_ALPHA * gate) * (up + 1)
+    return down @ inner + down_bias(expert).to(dtype)
 
 
 def _weights(token: int, config: EngineConfig) -> torch.Tensor:
@@ -120,7 +157,7 @@ def _of_token(token: int, config: EngineConfig, dtype: torch.dtype) -> torch.Ten
     found = torch.zeros(EXPERT_WIDTH, dtype=dtype)
     for expert, weight in zip(chosen, weights, strict=True):
         if expert in mine:
-            found += weight.to(dtype) * _of_expert(token, expert, dtype)
+            found += weight.to(dtype) * _of_expert(token, expert, dtype, has_biases(config))
     return found
 
 
@@ -138,7 +175,7 @@ def expert_counts(batch: Batch, config: EngineConfig) -> IntArray:
     return np.bincount(chosen, minlength=config.num_experts).astype(np.int64)
 
 
-def expert_coarseness(dtype: torch.dtype) -> float:
+def expert_coarseness(config: EngineConfig, dtype: torch.dtype) -> float:
     """How far the layer itself may be from the truth: engines round between its two products, after
     the weight and after the sum."""
-    return 2 * float(torch.finfo(dtype).eps) * _LARGEST
+    return 2 * float(torch.finfo(dtype).eps) * _LARGEST[config.expert_activation]

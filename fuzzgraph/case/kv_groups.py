@@ -21,7 +21,8 @@ _FIRST_ALONE = (
     "attn_tp_size", "attn_tp_rank", "index_topk", "kv_compression",
     "attention_chunk_size", "state_track_interval", "state_pool_size", "drafted_prompts",
     "dp_size", "dp_rank",
-    "max_loras", "num_experts", "experts_per_token", "expert_scoring", "ep_size", "ep_rank",
+    "max_loras", "num_experts", "experts_per_token", "expert_scoring",
+    "expert_activation", "ep_size", "ep_rank",
     "virtual_pages", "later_stage", "two_batch_overlap", "drafted_blocks", "drafted_window",
     "draft_window_size", "draft_sink_size", "draft_adapter",
 )  # fmt: skip

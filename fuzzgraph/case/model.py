@@ -288,6 +288,11 @@ class EngineConfig(Record, frozen=True, kw_only=True):
         needs=OneOf("expert_scorings"), label="expert scoring {}", group="features"
     )] = "softmax"
     """What the router's numbers become before those of the chosen experts are normalised."""
+    expert_activation: Annotated[Literal["silu", "clamped_swiglu"], Dimension(
+        needs=OneOf("expert_activations"), label="experts {}", group="features"
+    )] = "silu"
+    """What an expert computes between its two products. With `clamped_swiglu`, GPT-OSS's, both
+    products and the router have biases."""
     ep_size: Annotated[int, Dimension(
         bounds=(1, 64), needs=Most("max_ep_size", 1, 4, one_is_none=True),
         resets_with="expert ranks", label="ep {}", group="features",

@@ -72,7 +72,7 @@ def rounding_of(name: str, config: EngineConfig) -> Rounding:
     """How an output rounds."""
     dtype = torch.float32 if name in _WIDE else DTYPES[config.dtype]
     if name == EXPERTS:
-        return Rounding(dtype, absolute=expert_coarseness(dtype))
+        return Rounding(dtype, absolute=expert_coarseness(config, dtype))
     return Rounding(dtype, *coarseness(name, config))
 
 

@@ -11,12 +11,15 @@ from fuzzgraph.expert_layer import (
     ATTENDED,
     EXPERT_WIDTH,
     chosen_experts,
+    down_bias,
     down_weight,
     expert_coarseness,
     expert_counts,
     expert_outputs,
+    gate_up_bias,
     gate_up_weight,
     local_experts,
+    router_bias,
     router_weight,
     token_rows,
 )
@@ -65,6 +68,31 @@ def test_weights_of_sigmoids_are_parts_of_their_sum() -> None:
         torch.testing.assert_close(found[place], total)
 
 
+def test_experts_with_biases_clamp_what_comes_between_their_products() -> None:
+    batch = batch_of()
+    biased = msgspec.structs.replace(CONFIG, expert_activation="clamped_swiglu")
+    found = expert_outputs(batch, biased, torch.float64)
+    for place, token in enumerate(batch.input_ids.tolist()):
+        x = row_of(token, 0.5)
+        best = (router_weight(8, biased=True).double() @ x + router_bias(8)).topk(2)
+        assert best.indices.tolist() == chosen_experts(batch, biased)[place].tolist()
+        total = torch.zeros(EXPERT_WIDTH, dtype=torch.float64)
+        for weight, expert in zip(best.values.softmax(0), best.indices.tolist(), strict=True):
+            gate, up = (gate_up_weight(expert).double() @ x + gate_up_bias(expert)).chunk(2)
+            gate, up = gate.clamp(max=7), up.clamp(-7, 7)
+            inner = gate * (1.702 * gate).sigmoid() * (up + 1)
+            total += weight * (down_weight(expert).double() @ inner + down_bias(expert))
+        torch.testing.assert_close(found[place], total)
+
+
+def test_a_router_without_its_bias_chooses_other_experts() -> None:
+    batch = batch_of()
+    numbers = torch.stack(
+        [router_weight(8, biased=True) @ row_of(token).float() for token in batch.input_ids]
+    )
+    assert (numbers.topk(2).indices.numpy() != chosen_experts(batch, CONFIG)).any()
+
+
 def test_the_router_prefers_the_experts_that_are_said_to_be_chosen() -> None:
     batch = batch_of()
     numbers = torch.stack([router_weight(8) @ row_of(token).float() for token in batch.input_ids])
@@ -105,7 +133,7 @@ def test_every_chosen_expert_of_a_token_counts_once() -> None:
 
 
 def test_another_expert_is_far_beyond_the_tolerance() -> None:
-    bound = 3 * expert_coarseness(torch.float16)
+    bound = 3 * expert_coarseness(CONFIG, torch.float16)
     for token in range(VOCAB):
         x = row_of(token)
         outputs = []

@@ -37,6 +37,7 @@ _EVERYTHING = WIDEST.replace(
     experts=False,
     max_experts_per_token=1,
     expert_scorings=("softmax",),
+    expert_activations=("silu",),
     max_ep_size=1,
 )
 

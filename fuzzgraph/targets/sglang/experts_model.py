@@ -1,4 +1,5 @@
-"""A model with experts: the engine's own block of Qwen3-MoE, or of DeepSeek V3, behind attention.
+"""A model with experts: the engine's own block of Qwen3-MoE, DeepSeek V3 or GPT-OSS, behind
+attention.
 
 Gate, `TopK`, dispatcher and fused experts are the engine's, with the weights of
 `fuzzgraph.expert_layer`; whether padded tokens are masked is the block's own decision. As in the
@@ -7,7 +8,8 @@ engine's model the block runs within its layer of the recorder that counts token
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import torch
 
@@ -18,11 +20,13 @@ from fuzzgraph.targets.offline.demands import demand_lookup, demand_size
 from fuzzgraph.targets.sglang.attention_model import FORWARD, AttentionModel, Rope
 from fuzzgraph.targets.sglang.release import engine_module
 
-BLOCKS = {
-    "softmax": ("sglang.srt.models.qwen3_moe", "Qwen3MoeSparseMoeBlock"),
-    "sigmoid": ("sglang.srt.models.deepseek_v2", "DeepseekV2MoE"),
+Family = Literal["qwen3", "deepseek", "gpt-oss"]
+BLOCKS: Mapping[Family, tuple[str, str]] = {
+    "qwen3": ("sglang.srt.models.qwen3_moe", "Qwen3MoeSparseMoeBlock"),
+    "deepseek": ("sglang.srt.models.deepseek_v2", "DeepseekV2MoE"),
+    "gpt-oss": ("sglang.srt.models.gpt_oss", "GptOssSparseMoeBlock"),
 }
-"""By what the router's numbers become: where the block lies, and its name."""
+"""Models with experts: where the block lies, and its name."""
 RECORDER = "sglang.srt.eplb.expert_distribution"
 _COMPUTED = "what the experts computed"
 _LAYER = 0
@@ -46,22 +50,34 @@ class ExpertsModel(AttentionModel):
         torch.set_default_dtype(self._dtype)  # as while an engine's loader makes a model
         try:
             with torch.device(self._device):
-                place, name = BLOCKS[self._config.expert_scoring]
+                place, name = BLOCKS[family_of(self._config)]
                 described = described_experts(self._config)
                 block = getattr(engine_module(place), name)(layer_id=_LAYER, config=described)
         finally:
             torch.set_default_dtype(before)
-        mine = expert_layer.local_experts(self._config)
-        _fill(block.gate.weight, expert_layer.router_weight(self._config.num_experts))
-        _fill(block.experts.w13_weight, torch.stack([*map(expert_layer.gate_up_weight, mine)]))
-        _fill(block.experts.w2_weight, torch.stack([*map(expert_layer.down_weight, mine)]))
+        self._fill_block(block)
+        self._take_down(block)
+        self.block = block
+        return block
+
+    def _fill_block(self, block: Any) -> None:
+        experts, biased = self._config.num_experts, expert_layer.has_biases(self._config)
+        mine, held = expert_layer.local_experts(self._config), block.experts
+        router = block.router if biased else block.gate
+        _fill(router.weight, expert_layer.router_weight(experts, biased=biased))
+        gates_and_ups = [*map(expert_layer.gate_up_weight, mine)]
+        _fill(held.w2_weight, torch.stack([*map(expert_layer.down_weight, mine)]))
+        if biased:
+            gates_and_ups = [*map(_interleaved, gates_and_ups)]
+            biases = [_interleaved(expert_layer.gate_up_bias(expert)) for expert in mine]
+            _fill(router.bias, expert_layer.router_bias(experts))
+            _fill(held.w13_weight_bias, torch.stack(biases))
+            _fill(held.w2_weight_bias, torch.stack([*map(expert_layer.down_bias, mine)]))
+        _fill(held.w13_weight, torch.stack(gates_and_ups))
         if self._config.expert_scoring == "sigmoid":
             block.gate.e_score_correction_bias.data.zero_()
             for shared in block.shared_experts.parameters():  # they give nothing
                 shared.data.zero_()
-        self._take_down(block)
-        self.block = block
-        return block
 
     def _take_down(self, block: Any) -> None:
         """Keep what the router chooses, and what the experts are handed of it."""
@@ -95,11 +111,29 @@ class ExpertsModel(AttentionModel):
         return torch.cat((attended, out, *ids), dim=1)
 
 
+def family_of(config: EngineConfig) -> Family:
+    """The model whose experts a config has."""
+    if expert_layer.has_biases(config):
+        return "gpt-oss"
+    return "deepseek" if config.expert_scoring == "sigmoid" else "qwen3"
+
+
 def described_experts(config: EngineConfig) -> Any:
     """The engine's description of the block."""
-    from transformers import DeepseekV3Config, Qwen3MoeConfig
+    from transformers import DeepseekV3Config, GptOssConfig, Qwen3MoeConfig
 
-    if config.expert_scoring == "sigmoid":
+    if family_of(config) == "gpt-oss":
+        return GptOssConfig(
+            hidden_size=EXPERT_WIDTH,
+            intermediate_size=INTERMEDIATE,
+            num_local_experts=config.num_experts,
+            num_experts_per_tok=config.experts_per_token,
+            swiglu_limit=expert_layer.SWIGLU_LIMIT,
+            hidden_act_alpha=expert_layer.SWIGLU_ALPHA,
+            dtype=getattr(torch, config.dtype),
+            num_hidden_layers=1,
+        )
+    if family_of(config) == "deepseek":
         described = DeepseekV3Config(
             hidden_size=EXPERT_WIDTH,
             moe_intermediate_size=INTERMEDIATE,
@@ -124,6 +158,11 @@ def described_experts(config: EngineConfig) -> Any:
         num_hidden_layers=1,
         vocab_size=32,
     )
+
+
+def _interleaved(rows: torch.Tensor) -> torch.Tensor:
+    """Rows of gate and up one by one, as GPT-OSS has them."""
+    return torch.stack(rows.chunk(2), dim=1).flatten(0, 1)
 
 
 def _fill(parameter: torch.nn.Parameter, weights: torch.Tensor) -> None:

@@ -16,7 +16,7 @@ from fuzzgraph.case import EngineConfig
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.offline.patching import replaced_names
 from fuzzgraph.targets.sglang.backends.moe import MoeSession, MoeTarget
-from fuzzgraph.targets.sglang.experts_model import RECORDER
+from fuzzgraph.targets.sglang.experts_model import RECORDER, Family
 from fuzzgraph.targets.sglang.release import engine_module
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 from fuzzgraph.world import Batch
@@ -189,9 +189,45 @@ class _ExpertsOfANeighbour(_Block):
         dispatcher.moe_ep_rank = (dispatcher.moe_ep_rank + 1) % dispatcher.moe_ep_size
 
 
+class _WithoutBiases(_Mutant):
+    """Products of the experts leave out their biases."""
+
+    place = f"{_RUNNER}.fused_moe"
+
+    def _changed(self, owner: Any) -> dict[str, Any]:
+        stock = owner.invoke_fused_moe_kernel
+
+        def bare(rows: Any, weights: Any, bias: Any, *rest: Any, **named: Any) -> None:
+            stock(rows, weights, None, *rest, **named)
+
+        return {"invoke_fused_moe_kernel": bare}
+
+
+class _NotClamped(_Mutant):
+    """What comes between the products has no limit."""
+
+    place = f"{_RUNNER}.fused_moe"
+
+    def _changed(self, owner: Any) -> dict[str, Any]:
+        stock = owner.swiglu_gpt_oss_sigmoid_alpha
+        return {"swiglu_gpt_oss_sigmoid_alpha": lambda x, alpha, _: stock(x, alpha, 1e4)}
+
+
+class _RouterWithoutBias(_Block):
+    """The router leaves out its bias."""
+
+    def _plant(self, block: Any) -> None:
+        block.router.bias = None
+
+
 class _Planted(MoeTarget):
-    def __init__(self, session: type[MoeSession], mode: Literal["decode", "target_verify"]) -> None:
-        super().__init__("sglang-moe", mode)
+    def __init__(
+        self,
+        session: type[MoeSession],
+        mode: Literal["decode", "target_verify"],
+        family: Family,
+    ) -> None:
+        super().__init__("sglang-moe", mode, family)
         self._session = session
 
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> MoeSession:
@@ -199,9 +235,11 @@ class _Planted(MoeTarget):
 
 
 def _opened(
-    session: type[MoeSession], mode: Literal["decode", "target_verify"] = "decode"
+    session: type[MoeSession],
+    mode: Literal["decode", "target_verify"] = "decode",
+    family: Family = "qwen3",
 ) -> Callable[[], MoeTarget]:
-    return lambda: _Planted(session, mode)
+    return lambda: _Planted(session, mode, family)
 
 
 nothing_masked = _opened(_NothingMasked)
@@ -216,3 +254,6 @@ only_first_choice = _opened(_OnlyFirstChoice)
 short_blocks = _opened(_ShortBlocks)
 not_normalised = _opened(_NotNormalised)
 experts_of_a_neighbour = _opened(_ExpertsOfANeighbour)
+without_biases = _opened(_WithoutBiases, family="gpt-oss")
+not_clamped = _opened(_NotClamped, family="gpt-oss")
+router_without_bias = _opened(_RouterWithoutBias, family="gpt-oss")

@@ -15,6 +15,7 @@ from tests.targets.sglang.released import Workers
 NEWEST = "0.5.23"
 TARGETS = ("sglang-moe", "sglang-moe-verify")
 DEEPSEEK = "sglang-moe-deepseek"
+GPT_OSS = "sglang-moe-gpt-oss"
 
 
 def _case(*steps: ReplayStep, **settings: Any) -> Case:
@@ -40,6 +41,9 @@ THREE_OF_64 = _case(*_STEPS, num_experts=64, experts_per_token=3, ep_size=4, ep_
 ONE_EACH = _case(*_STEPS, experts_per_token=1, ep_size=2)
 EAGER = _case(*_STEPS, capture_bs=(1, 2))
 SIGMOIDS = [_case(*_STEPS, ep_size=2, ep_rank=rank, expert_scoring="sigmoid") for rank in range(2)]
+BIASED = [
+    _case(*_STEPS, ep_size=2, ep_rank=rank, expert_activation="clamped_swiglu") for rank in range(2)
+]
 VERIFIED = _case(*_VERIFIES, draft_tokens=3, ep_size=2)
 
 
@@ -86,6 +90,16 @@ def test_routers_that_take_sigmoids_choose_the_same_experts(workers: Workers, ra
 
 @pytest.mark.sglang
 @pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("version", ["0.5.13", "0.5.19", NEWEST])
+def test_experts_with_biases_compute_what_they_should(
+    workers: Workers, version: str, rank: int
+) -> None:
+    assert found(workers, version, BIASED[rank], GPT_OSS) == set()
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("version", "rank", "goes_to_an_expert"),
     [("0.5.21", 0, False), ("0.5.21", 1, True), ("0.5.22", 1, True), (NEWEST, 1, False)],
@@ -122,6 +136,9 @@ def test_a_release_whose_block_is_told_of_no_padded_tokens_is_refused(workers: W
         ("short_blocks", ONE_RANK, ("writes", "in moe_align_block_size")),
         ("not_normalised", ONE_RANK, ("computes", "experts")),
         ("experts_of_a_neighbour", RANKS[0], ("metadata", "local_topk_ids.0")),
+        ("without_biases", BIASED[0], ("computes", "experts")),
+        ("not_clamped", BIASED[1], ("computes", "experts")),
+        ("router_without_bias", BIASED[0], ("metadata", "topk_ids.0")),
     ],
 )
 def test_a_planted_bug_is_found(

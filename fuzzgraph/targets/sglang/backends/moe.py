@@ -1,9 +1,9 @@
 """`--moe-runner-backend triton`: a block of experts behind Triton attention.
 
-The block is the engine's own of Qwen3-MoE or of DeepSeek V3, on the path that a server with CUDA
-takes: `TopK`, the standard dispatcher, the fused kernels in Triton. With `--ep-size` each rank has
-a part of the experts and gives its part of the sum. The engine's recorder counts the tokens of each
-expert, as it does for EPLB.
+The block is the engine's own of Qwen3-MoE, DeepSeek V3 or GPT-OSS, on the path that a server with
+CUDA takes: `TopK`, the standard dispatcher, the fused kernels in Triton. With `--ep-size` each rank
+has a part of the experts and gives its part of the sum. The engine's recorder counts the tokens of
+each expert, as it does for EPLB.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from fuzzgraph.targets.sglang.backends.triton import (
     triton_backend,
 )
 from fuzzgraph.targets.sglang.excuses import EXCUSES
-from fuzzgraph.targets.sglang.experts_model import BLOCKS, RECORDER, ExpertsModel
+from fuzzgraph.targets.sglang.experts_model import BLOCKS, RECORDER, ExpertsModel, Family
 from fuzzgraph.targets.sglang.release import SGLANG, demand_release, engine_module, has_module
 from fuzzgraph.targets.sglang.stubs.compiled_modules import Makers, compile_to_models
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
@@ -223,7 +223,7 @@ def _as_on_cuda() -> None:
     for module in map(engine_module, (RECORDER, _DISPATCHER)):
         if hasattr(module, "get_device"):  # it looks for an accelerator
             module.get_device = lambda *_: "cpu"
-    for module, name in ((fused, "moe_sum_reduce_torch_compile"), (topk, _POSTPROCESS)):
+    for module, name in (*((fused, each) for each in _COMPILED), (topk, _POSTPROCESS)):
         if hasattr(module, name):
             setattr(module, name, inspect.unwrap(getattr(module, name)))
 
@@ -242,6 +242,11 @@ _MODELS: Makers = {
     "ActivationKernel::run_activation": lambda _: routing.activation,
     "ActivationKernel::run_activation_filtered": lambda _: routing.activation_filtered,
 }
+_COMPILED = (
+    "moe_sum_reduce_torch_compile",
+    "swiglu_gpt_oss_sigmoid_alpha",
+    "_swiglu_gpt_oss_sigmoid_alpha",
+)
 _POSTPROCESS = "_biased_grouped_topk_postprocess"
 _MODEL_SIZES: Mapping[str, Any] = MappingProxyType({"dtypes": ("float16",), "attentions": ("mha",)})
 """The fused kernels store float16 whatever float32 they are given (fused_moe.py compute_type)."""
@@ -273,18 +278,19 @@ class MoeTarget(TritonTarget):
         self,
         name: str,
         mode: Literal["decode", "target_verify"],
-        scoring: Literal["softmax", "sigmoid"] = "softmax",
+        family: Family = "qwen3",
     ) -> None:
         super().__init__(name, mode)
-        self._scoring = scoring
-        model = {"softmax": "Qwen3's", "sigmoid": "DeepSeek V3's"}[scoring]
+        self._family = family
+        model = {"qwen3": "Qwen3's", "deepseek": "DeepSeek V3's", "gpt-oss": "GPT-OSS's"}[family]
         self.about = f"{model} experts by fused Triton kernels, {mode} graphs"
         self.capabilities = self.capabilities.replace(
             modes=(mode, "idle"),
             experts=True,
             max_experts_per_token=3,
             max_ep_size=4,
-            expert_scorings=(scoring,),
+            expert_scorings=("sigmoid" if family == "deepseek" else "softmax",),
+            expert_activations=("clamped_swiglu" if family == "gpt-oss" else "silu",),
             **_MODEL_SIZES,
             **OF_ONE_RANK,
         )
@@ -292,7 +298,7 @@ class MoeTarget(TritonTarget):
     def refused(self, config: EngineConfig) -> str | None:
         if not config.num_experts:
             return "the model has a layer of experts: num_experts must be 1 or more"
-        if self._scoring == "sigmoid" and (config.num_experts < 4 or config.num_experts % 2):
+        if self._family == "deepseek" and (config.num_experts < 4 or config.num_experts % 2):
             return f"num_experts={config.num_experts} makes no two groups of several experts"
         return super().refused(config)
 
@@ -300,11 +306,11 @@ class MoeTarget(TritonTarget):
         return MoeSession(config, graphs)
 
     def load(self) -> None:
-        if self._scoring == "sigmoid":
+        if self._family == "deepseek":
             lack = "does not tell this block of padded tokens, or has no kernel in Triton for it,"
             demand_release((0, 5, 21), lack, self.name)
         super().load()
         with cuda_on_cpu():
-            SGLANG.load(BLOCKS[self._scoring][0], RECORDER, _TOPK, _SETTINGS)
+            SGLANG.load(BLOCKS[self._family][0], RECORDER, _TOPK, _SETTINGS)
             if not torch.cuda.is_available():
                 _as_on_cuda()
