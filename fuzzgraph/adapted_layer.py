@@ -23,8 +23,8 @@ ADAPTED = "lora"
 """The output: columns of all layers, one layer after another."""
 ADAPTED_INPUT = 16
 """Columns of what the layers get."""
-HIGHEST_RANK = 16
-_RANKS = (16, 4, 1, 8)
+HIGHEST_RANK = 32
+_RANKS = (32, 4, 1, 8)
 _SCALES = (2.0, 0.5, 4.0)
 
 
@@ -70,7 +70,7 @@ def rank_of(adapter: int) -> int:
     """Rank of an adapter; 0 for none.
 
     >>> [rank_of(adapter) for adapter in range(6)]
-    [0, 16, 4, 1, 8, 16]
+    [0, 32, 4, 1, 8, 32]
     """
     return _RANKS[(adapter - 1) % len(_RANKS)] if adapter else 0
 

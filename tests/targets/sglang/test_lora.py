@@ -65,10 +65,14 @@ FEWER_SEGMENTS = _case(
 )
 
 
+# Graphs of one row, for which other kernels are planned than for several (triton_v2).
+ALONE = _case(_step((0, 5, 1)), _step((1, 6, 2), finish=(0,)), capture_bs=(1, 4))
+
+
 @pytest.mark.sglang
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "of", [MIXED, REPLACED, FEWER_SEGMENTS], ids=["mixed", "replaced", "fewer"]
+    "of", [MIXED, REPLACED, FEWER_SEGMENTS, ALONE], ids=["mixed", "replaced", "fewer", "alone"]
 )
 @pytest.mark.parametrize(
     ("version", "target"),
@@ -173,7 +177,7 @@ def test_configs_that_the_target_does_not_have_are_refused(
         ("reversed_rows_v2", MIXED, ("metadata", "lora_ranks_of_tokens")),
         ("first_scales_v2", REPLACED, ("computes", "lora")),
         ("tail_not_cleared", MIXED, ("metadata", "lora_ranks_of_tokens")),
-        ("routes_made_once", MIXED, ("computes", "lora")),
+        ("routes_made_once", ALONE, ("computes", "lora")),
         ("routes_made_once_verify", _verified(MIXED), ("computes", "lora")),
     ],
 )

@@ -71,7 +71,7 @@ class LoraV2Session(LoraSession):
         }
 
     def _ranks_of_tokens(self, info: Any, tokens: int) -> torch.Tensor:
-        slots = info.token_slots[:tokens].long()
+        slots = self._manager.lora_backend.runner._token_slots[:tokens].long()
         ranks = info.lora_ranks.long()[slots.clamp(min=0)]
         return torch.where(slots < 0, 0, ranks)
 
