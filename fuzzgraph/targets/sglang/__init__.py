@@ -94,6 +94,8 @@ TARGETS = (
     _row("kda", "backends.kda", "ChannelDecayTarget", mode="decode", releases="0.5.10 on"),
     _row("kda-glm-prefill", "runners.hybrid_prefill", "FlatGatesPrefillTarget",
          releases="0.5.22 on"),
+    _row("kda-piecewise-prefill", "runners.hybrid_prefill", "ChannelDecayPrefillTarget",
+         kind="tc_piecewise", releases="0.5.17 to 0.5.21"),
     _row("kda-prefill", "runners.hybrid_prefill", "ChannelDecayPrefillTarget",
          releases="0.5.17 on"),
     _row("kda-verify", "backends.kda", "ChannelDecayTarget", mode="target_verify",

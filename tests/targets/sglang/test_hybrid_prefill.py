@@ -52,9 +52,12 @@ def test_a_prompt_in_parts_goes_on_from_its_state(
 
 @pytest.mark.sglang
 @pytest.mark.slow
-@pytest.mark.parametrize("version", ["0.5.9", "0.5.21"])
-def test_pieces_end_at_linear_attention(workers: Workers, version: str) -> None:
-    assert found(workers, version, "sglang-gdn-piecewise-prefill", "piecewise") == set()
+@pytest.mark.parametrize(
+    ("layer", "version"),
+    [("gdn", "0.5.9"), ("gdn", "0.5.21"), ("kda", "0.5.17"), ("kda", "0.5.21")],
+)
+def test_pieces_end_at_linear_attention(workers: Workers, layer: str, version: str) -> None:
+    assert found(workers, version, f"sglang-{layer}-piecewise-prefill", "piecewise") == set()
 
 
 @pytest.mark.sglang
@@ -95,6 +98,7 @@ def test_a_planted_bug_is_found(workers: Workers, planted: str, named: tuple[str
     [
         (GDN, {"max_context_len": 65}, "max_context_len=65 is more than the 64 positions"),
         (KDA, {"max_context_len": 33}, "max_context_len=33 is more than the 32 positions"),
+        ("sglang-kda-piecewise-prefill", {}, "prefill_runner='breakable' is not driven"),
         (GDN, {"recurrent_state": False}, "recurrent_state must be true"),
         (GLM, {"dtype": "float32"}, "dtype='float32' is not driven, only float16"),
     ],

@@ -1,4 +1,4 @@
-"""Targets `sglang-gdn-prefill`, `sglang-gdn-piecewise-prefill`, `sglang-kda-prefill` and
+"""Targets `sglang-gdn-prefill`, `sglang-kda-prefill`, their `-piecewise-prefill` and
 `sglang-kda-glm-prefill`: prefill graphs of models with a recurrent layer.
 
 The release's own runner, `HybridLinearAttnBackend` and pools, one `RadixLinearAttention` and one
@@ -159,7 +159,7 @@ class DeltaNetPrefillTarget(RecurrentTarget, PrefillTarget):
 
 
 class ChannelDecayPrefillTarget(DeltaNetPrefillTarget):
-    """Breakable prefill graphs with KDA on the sglang release that this process holds."""
+    """Prefill graphs with KDA on the sglang release that this process holds."""
 
     layer = "KDA"
     session = ChannelDecayPrefillSession
