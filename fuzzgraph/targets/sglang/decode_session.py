@@ -238,7 +238,11 @@ class DecodeSession(RunnerSession):
     def shown_outputs(self) -> dict[str, torch.Tensor]:
         if self._attention is None or self._outputs is None:
             return {}
-        return outputs_in(self._outputs, self._config)
+        return self.named_outputs(self._outputs)
+
+    def named_outputs(self, outputs: Any) -> dict[str, torch.Tensor]:
+        """What the model has handed out, by the names of outputs."""
+        return outputs_in(outputs, self._config)
 
     def capture(self) -> None:
         with self.engine_runs():

@@ -159,8 +159,8 @@ class DeltaNetSession(TritonSession):
     def promised_outputs(self, mode: Mode) -> tuple[str, ...]:
         return (*super().promised_outputs(mode), self.output)
 
-    def shown_outputs(self) -> dict[str, torch.Tensor]:
-        return split_recurrent(self._outputs, self._config, self.output, self.columns)
+    def named_outputs(self, outputs: Any) -> dict[str, torch.Tensor]:
+        return split_recurrent(outputs, self._config, self.output, self.columns)
 
 
 STOOD_IN = "projections and norm of the recurrent layer"

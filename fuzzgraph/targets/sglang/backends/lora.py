@@ -189,11 +189,11 @@ class LoraSession(TritonSession):
         return len(self._last_batch.input_ids) if self.ran_eagerly else self._padded_tokens(rows)
 
     def promised_outputs(self, mode: Mode) -> tuple[str, ...]:
-        return (*super().promised_outputs(mode), ADAPTED)
+        return (*super().promised_outputs(mode), *(() if mode == "idle" else (ADAPTED,)))
 
-    def shown_outputs(self) -> dict[str, torch.Tensor]:
-        shown = self._outputs.next_token_logits
-        attended = type(self._outputs)(next_token_logits=shown[:, :-ADAPTED_OUTPUT].contiguous())
+    def named_outputs(self, outputs: Any) -> dict[str, torch.Tensor]:
+        shown = outputs.next_token_logits
+        attended = type(outputs)(next_token_logits=shown[:, :-ADAPTED_OUTPUT].contiguous())
         found = outputs_in(attended, self._config)
         return {**found, ADAPTED: shown[:, -ADAPTED_OUTPUT:].clone()}
 

@@ -71,7 +71,8 @@ class LoraV2Session(LoraSession):
         }
 
     def _ranks_of_tokens(self, info: Any, tokens: int) -> torch.Tensor:
-        slots = self._manager.lora_backend.runner._token_slots[:tokens].long()
+        handed = self._manager.lora_backend.runner._token_slots  # none for an idle batch
+        slots = (info.token_slots if handed is None else handed)[:tokens].long()
         ranks = info.lora_ranks.long()[slots.clamp(min=0)]
         return torch.where(slots < 0, 0, ranks)
 

@@ -158,11 +158,9 @@ class MoeSession(TritonSession):
     def promised_outputs(self, mode: Mode) -> tuple[str, ...]:
         return (*super().promised_outputs(mode), *(() if mode == "idle" else (EXPERTS,)))
 
-    def shown_outputs(self) -> dict[str, torch.Tensor]:
-        if self._outputs is None:
-            return {}
-        shown = self._outputs.next_token_logits[:, : -self._id_columns]
-        attended = type(self._outputs)(next_token_logits=shown[:, :-EXPERT_WIDTH].contiguous())
+    def named_outputs(self, outputs: Any) -> dict[str, torch.Tensor]:
+        shown = outputs.next_token_logits[:, : -self._id_columns]
+        attended = type(outputs)(next_token_logits=shown[:, :-EXPERT_WIDTH].contiguous())
         found = outputs_in(attended, self._config)
         return {**found, EXPERTS: shown[:, -EXPERT_WIDTH:].clone()}
 
