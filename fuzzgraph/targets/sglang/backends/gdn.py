@@ -157,7 +157,7 @@ class DeltaNetSession(TritonSession):
             self.backend.update_mamba_state_after_mtp_verify(last, None, None, None)
 
     def promised_outputs(self, mode: Mode) -> tuple[str, ...]:
-        return (*super().promised_outputs(mode), self.output)
+        return (*super().promised_outputs(mode), *(() if mode == "idle" else (self.output,)))
 
     def named_outputs(self, outputs: Any) -> dict[str, torch.Tensor]:
         return split_recurrent(outputs, self._config, self.output, self.columns)
