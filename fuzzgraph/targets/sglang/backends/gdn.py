@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -18,7 +19,7 @@ import torch
 from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.content import STATE_WIDTH
 from fuzzgraph.errors import NotInRelease
-from fuzzgraph.observation import Field, PaddingRule
+from fuzzgraph.observation import Field, Observation, PaddingRule
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.recurrent_layers.delta_rule import POSITIONS
 from fuzzgraph.targets.offline import fields as common
@@ -30,6 +31,7 @@ from fuzzgraph.targets.sglang.backends.triton import (
     TritonTarget,
     triton_backend,
 )
+from fuzzgraph.targets.sglang.decode_session import DATA_RANKS
 from fuzzgraph.targets.sglang.delta_net_model import LAYER, DeltaNetModel
 from fuzzgraph.targets.sglang.hybrid_model import HybridModel, split_recurrent
 from fuzzgraph.targets.sglang.release import (
@@ -98,12 +100,24 @@ class DeltaNetSession(TritonSession):
 
     def _more_fields(self, config: EngineConfig) -> tuple[Field, ...]:
         padded = PaddingRule("skip", -1)
-        return (
-            Field("state_indices", "requests", "state", padded, source=_STATES),
-            common.offsets(
-                "query_start_loc", repeats="new_lens", padding=PaddingRule("fill", 0), source=_ENDS
-            ),
+        width = config.draft_tokens if config.modes == ("target_verify",) else 1
+        ends = common.offsets(
+            "query_start_loc", repeats="new_lens", padding=PaddingRule("fill", 0), source=_ENDS
         )
+        return (
+            Field(
+                "state_indices", "requests", "state", padded, source=_STATES,
+                dummy=common.FREE,
+            ),
+            replace(ends, dummy=PaddingRule("fill", width)),
+        )  # fmt: skip
+
+    def observe(self, batch: Batch) -> Observation:
+        """Rows that other ranks ask for without a graph are run like live ones."""
+        seen = super().observe(batch)
+        if self.ran_eagerly and self._padded_eagerly:
+            seen.dummy_rows = seen.padded_bs - batch.raw_bs
+        return seen
 
     def _open_backend(self, runner: ModelRunner) -> Any:
         assert isinstance(runner.model, HybridModel)
@@ -202,14 +216,17 @@ class DeltaNetTarget(RecurrentTarget, TritonTarget):
     since: Mapping[Mode, tuple[tuple[int, int, int], str]] = MappingProxyType({})
     """Mode -> the first release that can be driven, and what the ones before do."""
 
+    ranks: Mapping[str, Any] = MappingProxyType({"max_tp_size": 4, **DATA_RANKS})
+    """Capabilities beside other ranks; each has as many recurrent heads as one rank alone."""
+
     def __init__(self, name: str, mode: Literal["decode", "target_verify"]) -> None:
         super().__init__(name, mode)
         self.about = f"{self.layer} beside Triton attention, {mode} graphs"
         self.capabilities = self.capabilities.replace(
-            modes=(mode,),
+            modes=(mode, "idle") if self.ranks else (mode,),
             dtypes=("float32",),
             max_context_len=POSITIONS,
-            **OF_ONE_RANK,
+            **{**OF_ONE_RANK, **self.ranks},
             recurrent_state=True,
             recurrent_only=True,
             recurrent_verify=mode == "target_verify",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -73,6 +74,7 @@ class Mamba2Target(DeltaNetTarget):
     session = Mamba2Session
     also_stood_in_for = ("the number of cores",)
     recurrent_modules = (FALCON, MIXER)
+    ranks = MappingProxyType({})
 
     def refused(self, config: EngineConfig) -> str | None:
         if 0 < config.state_track_interval < CONV_WIDTH:

@@ -84,8 +84,8 @@ def described_delta_net(config: EngineConfig) -> Any:
         linear_conv_kernel_dim=CONV_WIDTH,
         linear_key_head_dim=delta_rule.POSITIONS,
         linear_value_head_dim=delta_rule.HEAD_WIDTH,
-        linear_num_key_heads=delta_rule.KEY_HEADS,
-        linear_num_value_heads=delta_rule.HEADS,
+        linear_num_key_heads=delta_rule.KEY_HEADS * config.attn_tp_size,
+        linear_num_value_heads=delta_rule.HEADS * config.attn_tp_size,
         **_attention(config),
     )
 
@@ -102,7 +102,7 @@ def described_kimi(config: EngineConfig) -> Any:
         linear_attn_config={
             "kda_layers": [RECURRENT_LAYER + 1],  # counted from 1
             "full_attn_layers": [2],
-            "num_heads": channel_decay.CHANNEL_HEADS,
+            "num_heads": channel_decay.CHANNEL_HEADS * config.attn_tp_size,
             "head_dim": channel_decay.CHANNELS,
             "short_conv_kernel_size": CONV_WIDTH,
         },

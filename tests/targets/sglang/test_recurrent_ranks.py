@@ -1,0 +1,74 @@
+"""Decodes and verifies of models with recurrent layers beside other ranks on released sglang.
+
+Without a graph the engine pads a batch for the ranks: with rows, which it runs like live ones, and
+with tokens that are no whole rows, which a verify of such layers takes for parts of rows
+(reports/findings/sglang-recurrent-verify-tokens.md).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fuzzgraph.case import BatchRow, Case, EngineConfig, Mode, ReplayStep, validate
+from tests.targets.sglang.hybrid_cases import NEWEST, found
+from tests.targets.sglang.released import Workers
+
+pytestmark = [pytest.mark.sglang, pytest.mark.slow]
+
+MASK = ("reads", "mask_ptr")
+"""Rows that pad a verify without a graph have no mask (sglang-verify-padded-for-ranks.md)."""
+
+
+def beside(mode: Mode, rows: int, others: int, **settings: Any) -> Case:
+    """Two steps of so many rows, without a graph, beside a rank that has others."""
+    new = settings.get("draft_tokens", 1)
+    steps = tuple(
+        ReplayStep(
+            mode=mode,
+            rows=tuple(
+                BatchRow(request=row, seq_len=5 + row + at * new, new_tokens=new)
+                for row in range(rows)
+            ),
+            other_ranks=(others,),
+            via="eager",
+        )
+        for at in range(2)
+    )
+    config = EngineConfig(**{
+        "modes": (mode,), "capture_bs": (4,), "max_context_len": 32, "dp_size": 2,
+        "num_q_heads": 4, "num_kv_heads": 4, "recurrent_state": True, "kv_pool_pages": 200,
+        **settings,
+    })  # fmt: skip
+    return validate(Case(schema_version=1, config=config, steps=steps))
+
+
+@pytest.mark.parametrize("ranks", [1, 4])
+@pytest.mark.parametrize(
+    ("target", "version"),
+    [("gdn", "0.5.13"), ("gdn", "0.5.19"), ("gdn", NEWEST), ("kda", "0.5.21"), ("kda", NEWEST)],
+)
+def test_rows_that_other_ranks_ask_for_harm_no_state(
+    workers: Workers, target: str, version: str, ranks: int
+) -> None:
+    case = beside("decode", 2, 3, attn_tp_size=ranks)
+    assert found(workers, version, case, f"sglang-{target}") == set()
+
+
+@pytest.mark.parametrize("target", ["gdn", "kda"])
+def test_drafts_that_the_ranks_can_share_are_verified(workers: Workers, target: str) -> None:
+    case = beside("target_verify", 2, 3, attn_tp_size=2, draft_tokens=2, spec_steps=1)
+    assert found(workers, NEWEST, case, f"sglang-{target}-verify") == {MASK}
+
+
+@pytest.mark.parametrize("version", ["0.5.19", NEWEST])
+def test_drafts_that_the_ranks_cannot_share_write_states_of_others(
+    workers: Workers, version: str
+) -> None:
+    """Open in 0.5.23; sglang issue 37585 tells of KDA, which fails."""
+    case = beside("target_verify", 2, 2, attn_tp_size=4, draft_tokens=3, spec_steps=2)
+    seen = {clause for clause, _ in found(workers, version, case, "sglang-gdn-verify")}
+    assert {"writes", "computes"} <= seen
+    seen = {clause for clause, _ in found(workers, version, case, "sglang-kda-verify")}
+    assert "survives" in seen
