@@ -21,7 +21,6 @@ from tests.targets.sglang.hybrid_cases import (
     decodes,
     few_states,
     found,
-    step,
     verifies,
 )
 from tests.targets.sglang.released import Workers
@@ -37,15 +36,6 @@ def test_states_follow_their_requests(workers: Workers, version: str) -> None:
     case = decodes(*MOVED, capture_bs=(2, 3))
     seen = found(workers, version, case, TARGET)
     assert seen == set()
-
-
-@pytest.mark.sglang
-@pytest.mark.slow
-@pytest.mark.parametrize("target", ["sglang-gdn", "sglang-kda"])
-def test_an_idle_step_without_a_graph_gives_nothing(workers: Workers, target: str) -> None:
-    idle = ReplayStep(mode="idle", finish=(0, 1), via="eager")
-    case = decodes(step((0, 5), (1, 6)), idle, step((2, 7), (3, 5)))
-    assert found(workers, NEWEST, case, target) == set()
 
 
 @pytest.mark.sglang

@@ -84,6 +84,7 @@ class LoraV2Target(LoraTarget):
 
     def __init__(self, name: str, mode: Literal["decode", "target_verify"] = "decode") -> None:
         super().__init__(name, "triton_v2", mode)
+        self.about = f"LoRA adapters by triton_v2 kernels, {mode} graphs"
 
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> LoraV2Session:
         return LoraV2Session(config, graphs, self._kernels)
