@@ -193,32 +193,19 @@ class _KeptRoutes(dict[Any, Any]):
         pass
 
 
-class _Planted(LoraTarget):
-    def __init__(self, session: type[LoraSession], kernels: Kernels, mode: Mode) -> None:
-        super().__init__("sglang-lora", kernels, mode)
-        self._session = session
-
-    def open_session(self, config: EngineConfig, graphs: GraphEngine) -> LoraSession:
-        return self._session(config, graphs, self._kernels)
-
-
-class _PlantedV2(LoraV2Target):
-    def __init__(self, session: type[LoraV2Session], mode: Mode) -> None:
-        super().__init__("sglang-lora-v2", mode)
-        self._session = session
-
-    def open_session(self, config: EngineConfig, graphs: GraphEngine) -> LoraV2Session:
-        return self._session(config, graphs, self._kernels)
-
-
-def _opened_v2(session: type[LoraV2Session], mode: Mode = "decode") -> Callable[[], LoraV2Target]:
-    return lambda: _PlantedV2(session, mode)
+def _planted(target: LoraTarget, session: type[LoraSession]) -> LoraTarget:
+    target.session = session
+    return target
 
 
 def _opened(
     session: type[LoraSession], kernels: Kernels = "triton", mode: Mode = "decode"
 ) -> Callable[[], LoraTarget]:
-    return lambda: _Planted(session, kernels, mode)
+    return lambda: _planted(LoraTarget("sglang-lora", kernels, mode), session)
+
+
+def _opened_v2(session: type[LoraV2Session], mode: Mode = "decode") -> Callable[[], LoraTarget]:
+    return lambda: _planted(LoraV2Target("sglang-lora-v2", mode), session)
 
 
 reversed_rows = _opened(_ReversedRows)

@@ -255,6 +255,7 @@ class _PinnedList:
 class LoraTarget(TritonTarget):
     """Layers with adapters on the sglang release that this process holds."""
 
+    session: type[LoraSession] = LoraSession
     also_stood_in_for: tuple[str, ...] = (
         "the number of cores",
         "files of adapters",
@@ -266,7 +267,7 @@ class LoraTarget(TritonTarget):
     ) -> None:
         super().__init__(name, mode)
         self._kernels = kernels
-        self.about = f"layers with LoRA adapters by {kernels} kernels, {mode} graphs"
+        self.about = f"LoRA adapters by {kernels} kernels, {mode} graphs"
         self.capabilities = self.capabilities.replace(
             modes=(mode,),
             loras=True,
@@ -279,7 +280,7 @@ class LoraTarget(TritonTarget):
         return super().refused(config)
 
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> LoraSession:
-        return LoraSession(config, graphs, self._kernels)
+        return self.session(config, graphs, self._kernels)
 
     def load(self) -> None:
         super().load()

@@ -16,7 +16,6 @@ import torch
 
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.observation import PaddingRule
-from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.offline.cuda_on_cpu import (
     DEVICE,
     STREAMS,
@@ -80,14 +79,11 @@ class LoraV2Session(LoraSession):
 class LoraV2Target(LoraTarget):
     """Layers with adapters on the sglang release that this process holds."""
 
+    session = LoraV2Session
     also_stood_in_for = (*LoraTarget.also_stood_in_for, "streams beside the base layer")
 
     def __init__(self, name: str, mode: Literal["decode", "target_verify"] = "decode") -> None:
         super().__init__(name, "triton_v2", mode)
-        self.about = f"LoRA adapters by triton_v2 kernels, {mode} graphs"
-
-    def open_session(self, config: EngineConfig, graphs: GraphEngine) -> LoraV2Session:
-        return LoraV2Session(config, graphs, self._kernels)
 
     def load(self) -> None:
         demand_release((0, 5, 23), "has no layers by triton_v2", self.name)
