@@ -2,19 +2,23 @@
 
 There is one graph per captured size and one memory pool for all of them, as in engines. Guarded
 memory stays active during the capture: results of operations are copied into views of the arena,
-and these copies and the poison of `empty` results are captured like any other kernel. A replay
-therefore writes the same arena addresses each time, red zones lie around every intermediate, and
-the device allocator serves short-lived results only. Copies within the arena stay on the capturing
-stream, so they may be captured; they cost one extra kernel per operation.
+and these copies are captured like any other kernel. A replay therefore writes the same arena
+addresses each time, red zones lie around every intermediate, and the device allocator serves
+short-lived results only. The copies cost one extra kernel per operation.
 
-Only allocations on the guard's device are guarded; pinned host memory belongs to the engine.
+Nothing is poisoned while a device captures: a replay would write that poison again, over what the
+harness put there before it. The pool is poisoned behind the capture and before each replay.
+
+Only allocations on the guard's device that go through torch's dispatcher are guarded; what compiled
+code allocates below it lies in torch's own pool and is copied, so that its overruns hit no red
+zone. Pinned host memory belongs to the engine.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import torch
 
@@ -24,6 +28,13 @@ from fuzzgraph.memory.guard import GuardedMemory
 from fuzzgraph.relays import relay
 
 Outputs = TypeVar("Outputs")
+
+# Bound here: while an engine captures, torch.cuda holds stand-ins of these names that end here.
+_CUDAGraph, _capture_of = torch.cuda.CUDAGraph, torch.cuda.graph
+
+_ERROR_MODE = "thread_local"
+"""Only this thread's calls can spoil a capture, as vLLM and sglang capture: threads of theirs, or
+a communicator's watchdog, may allocate meanwhile."""
 
 
 class DeviceGraphs(WatchedEngine):
@@ -40,22 +51,20 @@ class DeviceGraphs(WatchedEngine):
             )
         super().__init__(memory)
         self._pool = torch.cuda.graph_pool_handle()
+        # Warm-ups run on the stream that captures, as libraries keep a workspace for each stream.
+        self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
 
     @relay
     def capture(self, forward: Callable[[], Outputs], *, key: str) -> DeviceGraph[Outputs]:
-        """Capture one run of `forward` after a warm-up run on a side stream.
+        """Capture one run of `forward` after a warm-up run.
 
         Raises:
             CaptureError: the device refused the capture; carries its message.
         """
         watched = WatchedForward(forward)
         self._warm_up(watched)
-        graph = torch.cuda.CUDAGraph()
-        with (
-            _refusals(key),
-            self.memory.intercept("graph"),
-            torch.cuda.graph(graph, pool=self._pool),
-        ):
+        graph = _CUDAGraph()
+        with self._capturing(graph, key):
             outputs = watched()
         captured = DeviceGraph(key, self, graph, watched, outputs)
         self._graphs.append(captured)
@@ -70,39 +79,68 @@ class DeviceGraphs(WatchedEngine):
         Raises:
             CaptureError: the device refused the capture; carries its message.
         """
-        graph, nothing = torch.cuda.CUDAGraph(), WatchedForward.nothing()
+        graph, nothing = _CUDAGraph(), WatchedForward.nothing()
         captured = DeviceGraph(key, self, graph, nothing, None, continues=continues)
-        with (
-            _refusals(key),
-            self.memory.intercept("graph"),
-            torch.cuda.graph(graph, pool=self._pool),
-        ):
+        with self._capturing(graph, key):
             yield captured
         self._graphs.append(captured)
+
+    @contextmanager
+    def _capturing(self, graph: torch.cuda.CUDAGraph, key: str) -> Iterator[None]:
+        """Around what is captured; its memory is poisoned behind it.
+
+        Raises:
+            CaptureError: the device refused; carries its message.
+        """
+        top, stream = self.memory.graph_top, torch.cuda.current_stream(self.device)
+        capture = _capture_of(
+            graph, pool=self._pool, stream=self._stream, capture_error_mode=_ERROR_MODE
+        )
+        inside: BaseException | None = None
+        try:
+            # The guard inside: what torch itself allocates to begin a capture is no engine's, and
+            # outlives the session.
+            with capture, self.memory.intercept("graph", poisons=False):
+                try:
+                    yield
+                except BaseException as error:
+                    inside = error
+                    raise
+        except BaseException as error:
+            # Where the end of a capture fails, torch leaves the capturing stream current.
+            torch.cuda.set_stream(stream)
+            _raise_cause(error, inside, key)
+        self.memory.poison_graph_pool_behind(top)
 
     @relay
     def _warm_up(self, forward: Callable[[], Any]) -> None:
         """One run outside the graph, so that libraries create their workspaces before it."""
-        # On a side stream, as torch asks: work on the default stream could overlap the capture's.
-        stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(stream), self.memory.intercept("scratch"):
+        current = torch.cuda.current_stream(self.device)
+        self._stream.wait_stream(current)
+        with torch.cuda.stream(self._stream), self.memory.intercept("scratch"):
             forward()
-        torch.cuda.current_stream(self.device).wait_stream(stream)
+        current.wait_stream(self._stream)
 
 
-@contextmanager
-def _refusals(key: str) -> Iterator[None]:
-    """Turn the device's refusal of a capture into a `CaptureError`."""
-    try:
-        yield
-    except RuntimeError as error:
-        # Further lines are torch's general advice on debugging CUDA.
-        message = str(error).partition("\n")[0]
-        raise CaptureError(
-            f"The device refused to capture graph {key!r}: {message}. "
-            "Move what it names to prepare_replay, before the graph."
-        ) from error
+def _raise_cause(error: BaseException, inside: BaseException | None, key: str) -> NoReturn:
+    """Raise what spoilt a capture: a `CaptureError` if the device refused something.
+
+    Args:
+        error: what came out of the capture. What a device forbids raises where it is done, and once
+            more where the capture ends, then without a word on the cause.
+        inside: what was raised inside, if anything was.
+        key: names the graph.
+    """
+    cause = error if inside is None else inside
+    refused = error is not inside or "captur" in str(cause)
+    if not refused or not isinstance(cause, RuntimeError):
+        raise cause
+    # Further lines are torch's general advice on debugging CUDA.
+    message = str(cause).partition("\n")[0]
+    raise CaptureError(
+        f"The device refused to capture graph {key!r}: {message}. "
+        "Move what it names to prepare_replay, before the graph."
+    ) from cause
 
 
 class DeviceGraph(WatchedGraph[Outputs]):

@@ -272,3 +272,13 @@ class GuardedMemory(Interception):  # type: ignore[no-untyped-call]
     def poison_graph_pool(self) -> None:
         """Poison all graph intermediates, as the replay of another graph may clobber them."""
         self._worlds.poison_pool()
+
+    @property
+    def graph_top(self) -> int:
+        """Where in the arena the next graph intermediate goes, bytes."""
+        return self._layout.graph_top
+
+    @_unguarded
+    def poison_graph_pool_behind(self, offset: int) -> None:
+        """Poison what was allocated in the graph pool since `graph_top` was `offset`."""
+        self._worlds.poison_pool_behind(offset)

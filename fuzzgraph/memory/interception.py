@@ -83,13 +83,19 @@ class Interception(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return False
 
     @contextmanager
-    def intercept(self, segment: Segment, listener: Listener | None = None) -> Iterator[None]:
+    def intercept(
+        self, segment: Segment, listener: Listener | None = None, *, poisons: bool = True
+    ) -> Iterator[None]:
         """Guard every allocation made inside; may be nested, one mode stays active.
 
         Entering "scratch" frees what the last scratch run allocated.
+
+        Args:
+            poisons: whether fresh memory of "graph" gets its poison at once. A device would capture
+                that, and each replay would then undo what was put there before it.
         """
-        outer = self._segment, self._listener
-        self._segment, self._listener = segment, listener
+        outer = self._segment, self._listener, self._layout.poisons
+        self._segment, self._listener, self._layout.poisons = segment, listener, poisons
         # A scratch run inside another one goes on behind it, or they would share memory.
         if segment == "scratch" and (self._depth == 0 or outer[0] != "scratch"):
             self._layout.restart_scratch()
@@ -116,7 +122,7 @@ class Interception(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
                 self.lanes.watch.remove()
                 self._hook.remove()
-            self._segment, self._listener = outer
+            self._segment, self._listener, self._layout.poisons = outer
 
     @contextmanager
     def over_lanes(self) -> Iterator[None]:

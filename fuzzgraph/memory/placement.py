@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from fuzzgraph.memory.arena import Arena, address_of
-from fuzzgraph.memory.poison import COMMON_DTYPES, ROW_BYTES, poison_row
+from fuzzgraph.memory.poison import ROW_BYTES, poison_row
 from fuzzgraph.memory.regions import Region, Segment, find_region, walk_tensors
 from fuzzgraph.memory.source_lines import innermost_source
 
@@ -28,15 +28,14 @@ _REMEMBERED = 4096
 class Slot:
     """A region with the tensors prepared to hand it out, again and again where it is scratch."""
 
-    __slots__ = ("base", "block", "element", "region", "row")
+    __slots__ = ("base", "block", "element", "region")
 
-    def __init__(self, region: Region, arena: Arena, row: torch.Tensor) -> None:
+    def __init__(self, region: Region, arena: Arena) -> None:
         self.region = region
         self.base = arena.typed(region.dtype)
         self.element = region.offset // region.dtype.itemsize
         start = region.start // ROW_BYTES
         self.block = arena.rows[start : region.end // ROW_BYTES]
-        self.row = row
 
 
 class Layout:
@@ -52,6 +51,8 @@ class Layout:
         self.scratch: list[Region] = []
         self.engine_top = arena.front
         self.graph_top = arena.graph_front
+        self.poisons = True
+        """Whether fresh memory of the graph pool gets its poison at once."""
         # Rounded up to whole rows, so that every payload starts on a row.
         self._zone_bytes = -(-zone_bytes // ROW_BYTES) * ROW_BYTES
         self._tail_factor = tail_factor
@@ -62,11 +63,6 @@ class Layout:
         self._this_scratch: list[Slot] = []
         self._same_scratch = True
         self._poison: dict[tuple[torch.dtype, int], torch.Tensor] = {}
-        if arena.device.type != "cpu":
-            # Poison rows reach a device by a copy from the host, which a capture refuses: make
-            # those of the usual dtypes now.
-            for dtype in COMMON_DTYPES:
-                self.poison_row(dtype, world)
 
     @property
     def persistent(self) -> list[Region]:
@@ -97,7 +93,7 @@ class Layout:
         self._same_scratch = True
 
     def slot(self, func: Any, like: torch.Tensor, segment: Segment, *, born_empty: bool) -> Slot:
-        """Memory for a tensor like this one, with poisoned red zones.
+        """Memory for a tensor like this one, with poisoned red zones where `poisons` says so.
 
         Args:
             func: the operation that allocates; recognises a repeated scratch allocation.
@@ -114,9 +110,10 @@ class Layout:
             region = self._place(like, segment, born_empty, self.engine_top)
             self.engine_top = region.end
             self.engine.append(region)
-        slot = Slot(region, self.arena, self.poison_row(like.dtype, self.world))
-        # Poisons the payload as well: one copy of whole rows is cheaper than two copies of zones.
-        slot.block.copy_(slot.row)
+        slot = Slot(region, self.arena)
+        if self.poisons or segment != "graph":
+            # The payload as well: one copy of whole rows is cheaper than two copies of zones.
+            slot.block.copy_(self.poison_row(like.dtype, self.world))
         return slot
 
     def _scratch_slot(self, func: Any, like: torch.Tensor, born_empty: bool) -> Slot:
@@ -125,13 +122,13 @@ class Layout:
         slot = self._scratch_slots.get(key)
         if slot is None:
             region = self._place(like, "scratch", born_empty, self._scratch_top)
-            slot = Slot(region, self.arena, self.poison_row(like.dtype, self.world))
+            slot = Slot(region, self.arena)
             if len(self._scratch_slots) >= _REMEMBERED:
                 self._scratch_slots.clear()
             self._scratch_slots[key] = slot
         self._scratch_top = slot.region.end
         if born_empty or not self._undisturbed(slot):
-            slot.block.copy_(slot.row)
+            slot.block.copy_(self.poison_row(like.dtype, self.world))
         self._this_scratch.append(slot)
         self.scratch.append(slot.region)
         return slot

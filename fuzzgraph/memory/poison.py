@@ -50,17 +50,6 @@ _SIGNED_FLOAT8 = {
     if hasattr(torch, name)
 }
 
-COMMON_DTYPES = (
-    *sorted(_INDEX | _SIGNED_FLOAT8, key=str),
-    torch.bool,
-    torch.uint8,
-    torch.float16,
-    torch.bfloat16,
-    torch.float32,
-    torch.float64,
-)
-"""Dtypes whose poison a device gets before anything is captured."""
-
 
 def poison_value(dtype: torch.dtype, world: int) -> int | float | bool:
     """The value that poisoned elements of `dtype` hold in `world`.

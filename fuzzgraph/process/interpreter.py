@@ -28,11 +28,17 @@ _MODULE = _START + "runpy.run_module(sys.argv[0], run_name='__main__', alter_sys
 _SCRIPT = _START + "runpy.run_path(sys.argv[0], run_name='__main__')"
 
 
+# By which CUDA and HIP are told what devices a process may see.
+_VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+
+
 def engine_environment(device: str) -> dict[str, str]:
-    """For a process that runs an engine: ours, one thread, Triton's interpreter on a CPU."""
+    """For a process that runs an engine: ours, one thread; on a CPU Triton's interpreter, and no
+    GPU, or an engine that looks for one would run half on it."""
     environment = dict(os.environ, OMP_NUM_THREADS="1", PYTHONFAULTHANDLER="1")
     if device == "cpu":
         environment["TRITON_INTERPRET"] = "1"
+        environment.update(dict.fromkeys(_VISIBLE, "-1"))
     return environment
 
 
