@@ -31,6 +31,9 @@ _OTHERS: dict[str, tuple[Any, Any]] = {
     "page_numbers_per_draft": (0, 0),
     # The model's dtype where its KV is FP8: kernels that take FP8 queries give one; "" for any.
     "fp8_kv_beside": ("", ""),
+    # Pairs of `head_dim` and `v_head_dim` that kernels are built for; (0, 0) for any up to
+    # `max_head_dim`. The first one is the simplest.
+    "head_dims": (((0, 0),), ((0, 0),)),
     # Query heads that kernels of latent attention are built for; 0 for any number.
     "latent_heads": ((0,), (0,)),
     "mrope": (False, True),  # whether steps bring the optional multi-modal position input
@@ -64,6 +67,10 @@ _OTHERS: dict[str, tuple[Any, Any]] = {
     "swa_only": (False, False),
 }
 """What no single dimension of a config says: default and widest value."""
+
+
+ANY_HEAD_DIMS = ((0, 0),)
+"""`head_dims` of kernels that take any."""
 
 
 def _default_and_widest(row: DimensionRow) -> tuple[Any, Any]:
@@ -187,6 +194,10 @@ def unsupported_setting(capabilities: Capabilities, config: EngineConfig) -> str
             reason = _refused(row, value, has)
             if reason is not None:
                 return reason
+    dims, built = (config.head_dim, config.v_head_dim), capabilities.head_dims
+    if built != ANY_HEAD_DIMS and dims not in built:
+        pairs = ", ".join(f"{head} and {value}" for head, value in built)
+        return f"head_dim={dims[0]} with v_head_dim={dims[1]} is not driven, only {pairs}"
     beside = capabilities.fp8_kv_beside or config.dtype
     if config.kv_dtype != "auto" and config.dtype != beside:
         return f"dtype={config.dtype!r} with KV in {config.kv_dtype} is not driven, only {beside}"

@@ -216,9 +216,12 @@ def _target(setup: Setup) -> Target:
 
         return open_fault(setup.fault)
     check_names(setup)
+    from fuzzgraph.ports import use_device
     from fuzzgraph.targets import open_target
 
-    return open_target(setup.target)
+    target = open_target(setup.target)
+    use_device(target, setup.device)
+    return target
 
 
 def engine_paths(setup: Setup, target: Target) -> list[Path]:

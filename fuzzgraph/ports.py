@@ -333,6 +333,17 @@ def is_isolated(target: Target) -> bool:
     return bool(getattr(target, "isolated", False))
 
 
+def use_device(target: Target, device: str) -> None:
+    """Have a target express what it can on this device, from now on.
+
+    A target whose kernels take other shapes and dtypes on a GPU than in a CPU's interpreter has
+    `device_capabilities`; without them it can express the same on both.
+    """
+    there: Capabilities | None = getattr(unwrapped(target), "device_capabilities", None)
+    if device != "cpu" and there is not None:
+        unwrapped(target).capabilities = there
+
+
 def load_engine(target: Target) -> None:
     """Let a target import its engine, before the first case's deadline runs.
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from fuzzgraph.capabilities import Capabilities
+from fuzzgraph.capabilities import ANY_HEAD_DIMS, Capabilities
 from fuzzgraph.case import DIMENSIONS, SPEC_MODES, Mode
 from fuzzgraph.case.dimension import DimensionRow, Most, OneOf, Sizes, Switch
 from fuzzgraph.splitmix import Chance
@@ -55,14 +55,25 @@ def base_fields(can: Capabilities, profile: Profile) -> Fields:
     batch = min(can.max_batch, profile.max_batch)
     fields = {name: _simplest(row, can) for name, row in DIMENSIONS.items()}
     modes = _modes(can)
-    return fields | {
-        "modes": ("decode" if "decode" in modes else modes[0],),
-        "capture_bs": (1, 2) if batch > 1 else (1,),
-        "capture_tokens": (8,),
-        "recurrent_state": can.recurrent_only,
-        "max_context_len": min(fields["max_context_len"], profile.max_context_len),
-        "req_pool_size": batch,
-    }
+    return (
+        fields
+        | simplest_head_dims(can)
+        | {
+            "modes": ("decode" if "decode" in modes else modes[0],),
+            "capture_bs": (1, 2) if batch > 1 else (1,),
+            "capture_tokens": (8,),
+            "recurrent_state": can.recurrent_only,
+            "max_context_len": min(fields["max_context_len"], profile.max_context_len),
+            "req_pool_size": batch,
+        }
+    )
+
+
+def simplest_head_dims(can: Capabilities) -> Fields:
+    """The narrowest heads that the target has."""
+    if can.head_dims != ANY_HEAD_DIMS:
+        return dict(zip(("head_dim", "v_head_dim"), can.head_dims[0], strict=True))
+    return {name: _simplest(DIMENSIONS[name], can) for name in ("head_dim", "v_head_dim")}
 
 
 def _simplest(row: DimensionRow, can: Capabilities) -> Any:
@@ -148,8 +159,9 @@ def _vary_long_context(fields: Fields, can: Capabilities, profile: Profile, chan
         return
     fields["max_context_len"] = chance.pick((*lengths, limit))
     fields["req_pool_size"] = min(fields["req_pool_size"], 3)
-    for name in ("num_q_heads", "num_kv_heads", "head_dim", "v_head_dim"):
+    for name in ("num_q_heads", "num_kv_heads"):
         fields[name] = _simplest(DIMENSIONS[name], can)
+    fields |= simplest_head_dims(can)
     fields["capture_bs"] = (2,) if profile.max_batch > 1 < can.max_batch else (1,)
 
 
@@ -161,6 +173,8 @@ def _vary_heads(fields: Fields, can: Capabilities, profile: Profile, chance: Cha
 
 def _vary_head_dims(fields: Fields, can: Capabilities, profile: Profile, chance: Chance) -> None:
     dims = [pair for pair in _HEAD_DIMS if max(pair) <= can.max_head_dim]
+    if can.head_dims != ANY_HEAD_DIMS:
+        dims = [*can.head_dims]
     if dims:
         fields["head_dim"], fields["v_head_dim"] = chance.pick(dims)
 

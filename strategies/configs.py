@@ -12,7 +12,12 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
-from fuzzgraph.capabilities import Capabilities, least_page_numbers, page_numbers
+from fuzzgraph.capabilities import (
+    ANY_HEAD_DIMS,
+    Capabilities,
+    least_page_numbers,
+    page_numbers,
+)
 from fuzzgraph.case import BOUNDS_OF_KEYS, DIMENSIONS, SPEC_MODES, EngineConfig, group_configs
 from fuzzgraph.case.config_rules import WHOLE_BATCHES
 from fuzzgraph.splitmix import Chance
@@ -61,6 +66,7 @@ def _coherent(fields: Fields, can: Capabilities, pins: Pins = ()) -> EngineConfi
             fields["num_q_heads"] = heads[fields["max_context_len"] % len(heads)] or drawn
         widest = max(1, fields["head_dim"] - can.min_rope_dim)
         fields["v_head_dim"] = min(fields["v_head_dim"], widest)
+    _built_head_dims(fields, can)
     if fields["kv_dtype"] != "auto":
         fields["dtype"] = can.fp8_kv_beside or fields["dtype"]
     _widen_pages(fields, can)
@@ -324,6 +330,14 @@ def _experts(fields: Fields, can: Capabilities, pins: Pins) -> None:
             fields.update(ep_size=ranks, ep_rank=(context // 4 + largest) % ranks)
 
 
+def _built_head_dims(fields: Fields, can: Capabilities) -> None:
+    """The narrowest heads that kernels are built for and that are no narrower than those drawn."""
+    drawn = fields["head_dim"], fields["v_head_dim"]
+    if can.head_dims != ANY_HEAD_DIMS and drawn not in can.head_dims:
+        wide = [pair for pair in can.head_dims if pair[0] >= drawn[0]] or can.head_dims[-1:]
+        fields["head_dim"], fields["v_head_dim"] = wide[0]
+
+
 def _widen_pages(fields: Fields, can: Capabilities) -> None:
     """Wider rows, then more KV heads, then more tokens, until a page has room for what else the
     target keeps in one."""
@@ -332,7 +346,8 @@ def _widen_pages(fields: Fields, can: Capabilities) -> None:
         config = EngineConfig(**{**fields, "kv_pool_pages": 1})
         return page_numbers(config) < least_page_numbers(can, config)
 
-    while too_small() and 2 * fields["head_dim"] <= can.max_head_dim:
+    fixed = can.head_dims != ANY_HEAD_DIMS
+    while too_small() and not fixed and 2 * fields["head_dim"] <= can.max_head_dim:
         fields["head_dim"] *= 2
         fields["v_head_dim"] = fields["head_dim"]
     while too_small() and 2 * fields["num_kv_heads"] <= can.max_q_heads:

@@ -176,12 +176,13 @@ def _without_collections() -> Iterator[None]:
 
 
 def _loaded_target(message: Open, watched: Watched) -> Target:
-    from fuzzgraph.ports import load_engine
+    from fuzzgraph.ports import load_engine, use_device
     from fuzzgraph.targets import open_target
 
     setup = message.setup
     import_engine_from(message.paths, setup, watched)
     target = _faulty(setup.fault) if setup.fault else open_target(setup.target)
+    use_device(target, setup.device)
     load_engine(target)
     return target
 

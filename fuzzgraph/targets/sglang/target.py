@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.targets.offline.target import ReleasedTarget
 from fuzzgraph.targets.sglang.excuses import EXCUSES
 from fuzzgraph.targets.sglang.release import SGLANG
@@ -16,6 +17,12 @@ STOOD_IN_FOR = (
 """In every target, see `stubs/`."""
 
 
+_HEADS = ((16, 16), (32, 32), (64, 64), (128, 128))
+"""Of queries and values. Products of tiles take 16 columns at least: triton.compile for sm_90."""
+_LATENT_HEADS = ((288, 256), (576, 512))
+"""Rows of latent attention in models that servers run."""
+
+
 class SglangTarget(ReleasedTarget):
     """One mode of one runner or backend of the sglang release that this process holds."""
 
@@ -27,6 +34,16 @@ class SglangTarget(ReleasedTarget):
     @property
     def stood_in_for(self) -> tuple[str, ...]:
         return (*STOOD_IN_FOR, *self.also_stood_in_for)
+
+    @property
+    def device_capabilities(self) -> Capabilities:
+        """On a GPU, where kernels are compiled: heads as wide as they take, and dtypes that servers
+        run. Float32 is left out, since products of tiles round it there."""
+        latent = self.capabilities.attentions == ("mla",)
+        heads = _LATENT_HEADS if latent else _HEADS
+        return self.capabilities.replace(
+            dtypes=("bfloat16", "float16"), head_dims=heads, max_head_dim=heads[-1][0]
+        )
 
     def modules(self) -> tuple[str, ...]:
         """Modules of the release that it drives."""

@@ -1,0 +1,68 @@
+"""What targets express on a device: shapes and dtypes that compiled kernels take."""
+
+from __future__ import annotations
+
+import pytest
+
+from fuzzgraph.case import Case, EngineConfig
+from fuzzgraph.ports import use_device
+from fuzzgraph.process.interpreter import engine_environment
+from fuzzgraph.strategies import DEFAULT, cases, draw
+from fuzzgraph.targets import open_target
+
+
+def drawn(name: str, device: str) -> list[EngineConfig]:
+    target = open_target(name)
+    use_device(target, device)
+    found: list[Case] = []
+    supports = lambda config: target.unsupported(config) is None  # noqa: E731
+    draw(cases(target.capabilities, DEFAULT, supports=supports), 3, 40, found.append)
+    return [case.config for case in found]
+
+
+@pytest.mark.parametrize("name", ["sglang-triton", "sglang-gdn", "sglang-breakable-prefill"])
+def test_heads_on_a_device_are_as_wide_as_a_product_of_tiles_takes(name: str) -> None:
+    assert min(config.head_dim for config in drawn(name, "cpu")) < 16
+    assert min(config.head_dim for config in drawn(name, "cuda")) == 16
+
+
+def test_latent_rows_on_a_device_are_those_of_models() -> None:
+    widths = {(each.head_dim, each.v_head_dim) for each in drawn("sglang-triton-mla", "cuda")}
+    assert widths and widths <= {(576, 512), (288, 256)}
+
+
+def test_a_device_gets_the_dtypes_that_servers_run() -> None:
+    assert {config.dtype for config in drawn("sglang-triton", "cuda")} == {"bfloat16", "float16"}
+    assert "bfloat16" not in {config.dtype for config in drawn("sglang-triton", "cpu")}
+
+
+def test_heads_that_no_kernel_is_built_for_are_refused_on_a_device() -> None:
+    target = open_target("sglang-triton")
+    narrow = EngineConfig(dtype="float16")
+    assert target.unsupported(narrow) is None
+    use_device(target, "cuda")
+    assert target.unsupported(narrow) == (
+        "head_dim=4 with v_head_dim=4 is not driven, only 16 and 16, 32 and 32, 64 and 64, "
+        "128 and 128"
+    )
+
+
+def test_the_built_in_engine_expresses_the_same_everywhere() -> None:
+    target = open_target("builtin")
+    before = target.capabilities
+    use_device(target, "cuda")
+    assert target.capabilities == before
+
+
+def test_an_engine_on_a_cpu_sees_no_gpu_of_the_machine() -> None:
+    hidden = engine_environment("cpu")
+    assert hidden["CUDA_VISIBLE_DEVICES"] == hidden["HIP_VISIBLE_DEVICES"] == "-1"
+
+
+def test_an_engine_on_a_device_sees_what_the_user_lets_it_see(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    seen = engine_environment("cuda")
+    assert seen["CUDA_VISIBLE_DEVICES"] == "3"
+    assert "TRITON_INTERPRET" not in seen
