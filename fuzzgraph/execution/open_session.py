@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
+import torch
+
 from fuzzgraph.case import EngineConfig, group_configs
 from fuzzgraph.content import content_for
 from fuzzgraph.errors import ArenaFull
@@ -11,11 +15,7 @@ from fuzzgraph.execution.pools import require_pools
 from fuzzgraph.execution.process import spare_collections
 from fuzzgraph.execution.session import OpenSession
 from fuzzgraph.graphs import open_engine
-from fuzzgraph.memory import (
-    NAN_HOME,
-    ROOMY_CAPACITY,
-    GuardedMemory,
-)
+from fuzzgraph.memory import NAN_HOME, GuardedMemory, capacities
 from fuzzgraph.ports import Target, excuses_of, is_isolated, rows_read_whole
 from fuzzgraph.run.spec import DEFAULT_SETUP, Setup
 from fuzzgraph.targets.protocol import require_outputs, require_session
@@ -37,11 +37,12 @@ def open_session(
     # Before the guard is active, or the tables of the harness would lie in this session's arena.
     for layer, shape in enumerate(group_configs(config)):
         content_for(shape, layer).build()
-    # The small arena first: dozens of sessions are open at a time, and few configs need the large.
-    try:
-        return _opened(target, config, setup, capacity=None)
-    except ArenaFull:
-        return _opened(target, config, setup, capacity=ROOMY_CAPACITY)
+    # The small arena first: dozens of sessions are open at a time, and few configs need a large one.
+    *smaller, largest = capacities(torch.device(setup.device))
+    for capacity in smaller:
+        with suppress(ArenaFull):
+            return _opened(target, config, setup, capacity=capacity)
+    return _opened(target, config, setup, capacity=largest)
 
 
 def _opened(
@@ -49,7 +50,7 @@ def _opened(
     config: EngineConfig,
     setup: Setup,
     *,
-    capacity: int | None,
+    capacity: int,
 ) -> OpenSession:
     isolated = is_isolated(target)
     # Released engines get wider zones, because their overruns are not known in advance, and keep

@@ -1,6 +1,6 @@
 """Guarded memory: one arena per session, red zones, typed poison, named regions, worlds."""
 
-from fuzzgraph.memory.arena import ROOMY_CAPACITY
+from fuzzgraph.memory.arena import capacities
 from fuzzgraph.memory.guard import GuardedMemory
 from fuzzgraph.memory.image import Image, Room
 from fuzzgraph.memory.listener import Listener
@@ -17,7 +17,6 @@ from fuzzgraph.memory.worlds import Perturbation
 __all__ = [
     "NAN_HOME",
     "NAN_WORLD",
-    "ROOMY_CAPACITY",
     "PythonState",
     "PythonStateWatch",
     "Bindings",
@@ -28,6 +27,7 @@ __all__ = [
     "Region",
     "Room",
     "Segment",
+    "capacities",
     "poison_value",
     "restore_attributes",
     "snapshot_attributes",

@@ -14,19 +14,27 @@ from collections.abc import Sequence
 
 import torch
 
-from fuzzgraph.errors import ArenaFull, UsageError
+from fuzzgraph.errors import AdapterUnavailable, ArenaFull, UsageError
 from fuzzgraph.memory.poison import ROW_BYTES
 
 # Address space, not memory: the operating system backs only the pages that are touched, 4 MiB for
 # a usual session. Not larger by default, because `ulimit -v` counts addresses and two dozen
 # sessions are kept open.
-CPU_CAPACITY = 128 << 20
-ROOMY_CAPACITY = 512 << 20
-"""Bytes of an arena for sessions that do not fit the default."""
-# A device allocates all of it at once.
-DEVICE_CAPACITY = 64 << 20
+_CPU_CAPACITIES = (128 << 20, 512 << 20)
+# A device allocates all of it at once. The larger ones are for pools of serving shapes.
+_DEVICE_CAPACITIES = (64 << 20, 512 << 20, 4 << 30, 32 << 30)
 MARGIN_BYTES = 64 << 10
 """Unused bytes around each part, so that a kernel that overruns by strides stays in the arena."""
+
+
+def capacities(device: torch.device) -> tuple[int, ...]:
+    """Sizes in bytes to try one after the other, for sessions that do not fit the one before; on a
+    device those that its free memory holds, the first of them in any case."""
+    if device.type == "cpu":
+        return _CPU_CAPACITIES
+    free = torch.cuda.mem_get_info(device)[0]
+    first, *larger = _DEVICE_CAPACITIES
+    return first, *(size for size in larger if size <= free)
 
 
 class Arena:
@@ -34,7 +42,7 @@ class Arena:
 
     def __init__(self, device: torch.device, capacity: int | None = None) -> None:
         if capacity is None:
-            capacity = CPU_CAPACITY if device.type == "cpu" else DEVICE_CAPACITY
+            capacity = capacities(device)[0]
         # The smallest parts are quarters, and each ends in a margin: three quarters of them are
         # left for allocations then.
         if capacity < 16 * MARGIN_BYTES:
@@ -45,7 +53,7 @@ class Arena:
         self.device = device
         # Halves and quarters of it have to begin at a whole row of 64 bytes.
         self.capacity = capacity // (4 * ROW_BYTES) * (4 * ROW_BYTES)
-        self.bytes = torch.empty(self.capacity, dtype=torch.uint8, device=device)
+        self.bytes = _allocated(self.capacity, device)
         # Copies and comparisons of poison go row by row: [rows, 8] of int64.
         self.rows = self.bytes.view(torch.int64).view(-1, ROW_BYTES // 8)
         self.address = self.bytes.data_ptr()
@@ -90,6 +98,21 @@ class Arena:
                 f"of an arena of {self.capacity}. Use a smaller config, or a GuardedMemory with a "
                 f"larger capacity."
             )
+
+
+def _allocated(nbytes: int, device: torch.device) -> torch.Tensor:
+    """
+    Raises:
+        AdapterUnavailable: the device has less memory than that.
+    """
+    try:
+        return torch.empty(nbytes, dtype=torch.uint8, device=device)
+    except torch.OutOfMemoryError as error:
+        free, total = torch.cuda.mem_get_info(device)
+        raise AdapterUnavailable(
+            f"guarded memory asks for {nbytes} bytes on {device}, of whose {total} bytes {free} "
+            "are free. End what else runs there, or name another device by CUDA_VISIBLE_DEVICES."
+        ) from error
 
 
 def address_of(tensor: torch.Tensor) -> int:

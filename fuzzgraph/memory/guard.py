@@ -66,8 +66,7 @@ class GuardedMemory(Interception):  # type: ignore[no-untyped-call]
             engine that mixes up pages and tokens overruns in proportion to the buffer.
         tail_cap: most bytes of such a zone.
         world: home world, whose poison fresh memory holds.
-        capacity: bytes of the arena; None chooses 128 MiB of address space on a CPU (untouched
-            pages are free) and 64 MiB on a device.
+        capacity: bytes of the arena; None chooses the first of `capacities`.
         adopt_numpy: whether `torch.from_numpy` yields a guarded copy.
         keep_pool: whether snapshots hold the graph pool too: for engines that read a graph's
             outputs again after other work was done. Each replay poisons the pool first anyway.

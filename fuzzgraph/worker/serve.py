@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 
 import msgspec
 
-from fuzzgraph.errors import FuzzGraphError, HarnessFailed
+from fuzzgraph.errors import CaptureError, FuzzGraphError, HarnessFailed
 from fuzzgraph.finding import Finding
 from fuzzgraph.process.device_faults import fault_in
 from fuzzgraph.run.environment import UNKNOWN, read_environment
@@ -132,15 +132,23 @@ class RequestHandler:
         return Located(lines=lines)
 
     def _device_lost(self, findings: tuple[Finding, ...]) -> bool:
-        """Whether the device's context is lost: a fault leaves every later call failing too."""
-        if all(finding.oracle != "survival" for finding in findings):
+        """Whether the device is not as it was before: a fault leaves every later call failing too,
+        and a refused capture torch's memory pool in a capture that never ended."""
+        errors = [str(each.detail.get("error")) for each in findings if each.oracle == "survival"]
+        if not errors:
             return False
+        if self._setup.device != "cpu" and any(map(_is_refused_capture, errors)):
+            return True
         try:
             self._probe()
         except Exception as error:
             print(f"the device does not answer: {error}", file=sys.stderr)
             return True
         return False
+
+
+def _is_refused_capture(error: str) -> bool:
+    return error.startswith(f"{CaptureError.__name__}:")
 
 
 def _named_fault(finding: Finding) -> Finding:

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+import torch
 
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.execution import Execution
 from fuzzgraph.execution.sessions import SessionCache
-from fuzzgraph.memory import ROOMY_CAPACITY
+from fuzzgraph.memory import capacities
 from fuzzgraph.targets import open_target
 
 
@@ -88,5 +89,5 @@ def test_a_session_that_needs_more_room_than_usual_gets_it() -> None:
     opened = Execution(open_target("builtin"))._sessions.get(
         EngineConfig(kv_pool_pages=80_000, head_dim=128, v_head_dim=128)
     )
-    assert opened.reserved_bytes == ROOMY_CAPACITY
+    assert opened.reserved_bytes == capacities(torch.device("cpu"))[1]
     opened.close()
