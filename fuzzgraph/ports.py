@@ -72,6 +72,8 @@ class GraphEngine(Protocol):
     def capture(self, forward: Callable[[], Outputs], *, key: str) -> CapturedGraph[Outputs]:
         """Record one run of `forward` in the pool that all graphs of the session share.
 
+        A device runs it once before that, so that libraries create their workspaces first.
+
         Raises:
             CaptureError: `forward` did what a device capture forbids.
         """

@@ -37,7 +37,7 @@ def open_session(
     # Before the guard is active, or the tables of the harness would lie in this session's arena.
     for layer, shape in enumerate(group_configs(config)):
         content_for(shape, layer).build()
-    # The small arena first: dozens of sessions are open at a time, and few configs need a large one.
+    # The small arena first: dozens of sessions are open at a time, and few need a large one.
     *smaller, largest = capacities(torch.device(setup.device))
     for capacity in smaller:
         with suppress(ArenaFull):

@@ -18,7 +18,10 @@ def answered(device: Any, error: str) -> bool:
     finding = Finding(
         oracle="survival",
         clause="survives",
-        subject="engine",
+        target="engine",
+        step=-1,
+        mode="decode",
+        buffer="",
         symptom="exception",
         stage="capture",
         message="capture raised an error",

@@ -7,7 +7,7 @@ attention apart, the breakable one captures one function that stops at attention
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from dataclasses import dataclass
 
 import torch
@@ -147,11 +147,17 @@ class BreakableRunner(PiecewiseRunner):
     """One function, broken at attention: what it does between breaks becomes a graph."""
 
     def capture_segments(self, size: int) -> PrefillGraphs:
-        flow = self.flow(self.graph_inputs(size))
-        capture = self.context.graphs.capture
-        before = capture(lambda: next(flow), key=f"{self.mode}[{size}].before")
+        inputs, capture = self.graph_inputs(size), self.context.graphs.capture
+        # A device runs each part once before it captures it: that run has a flow of its own.
+        flows: list[Generator[torch.Tensor, None, Outputs]] = []
+
+        def begin() -> torch.Tensor:
+            flows.append(self.flow(inputs))
+            return next(flows[-1])
+
+        before = capture(begin, key=f"{self.mode}[{size}].before")
         self.run_attention(self.current(), before.outputs)
-        after = capture(self.rest_of(flow), key=f"{self.mode}[{size}].after")
+        after = capture(lambda: end_of(flows.pop(0)), key=f"{self.mode}[{size}].after")
         return PrefillGraphs(before, after)
 
     def flow(self, inputs: ForwardInputs) -> Generator[torch.Tensor, None, Outputs]:
@@ -159,15 +165,12 @@ class BreakableRunner(PiecewiseRunner):
         yield self.model.before_attention(inputs)
         return self.run_after(inputs)
 
-    def rest_of(self, flow: Generator[torch.Tensor, None, Outputs]) -> Callable[[], Outputs]:
-        """Runs the flow to its end and gives what it returns."""
 
-        def run() -> Outputs:
-            try:
-                next(flow)
-            except StopIteration as end:
-                outputs: Outputs = end.value
-                return outputs
-            raise AssertionError("the flow breaks once, at attention")
-
-        return run
+def end_of(flow: Generator[torch.Tensor, None, Outputs]) -> Outputs:
+    """Run a flow to its end; what it returns."""
+    try:
+        next(flow)
+    except StopIteration as end:
+        outputs: Outputs = end.value
+        return outputs
+    raise AssertionError("the flow breaks once, at attention")
