@@ -108,7 +108,7 @@ def _host(tensor: torch.Tensor) -> metadata.Entries:
     """NumPy's view of a tensor on the host: small integers are read several times faster so."""
     if tensor.is_floating_point():
         return tensor  # only its dtype is looked at, and NumPy does not have all of them
-    return tensor.numpy() if tensor.device.type == "cpu" else tensor.cpu().numpy()
+    return tensor.cpu().numpy()
 
 
 def claims_of(declared: Field, step: StepRecord, seen: Observation) -> Iterator[Claim]:

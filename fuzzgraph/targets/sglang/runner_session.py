@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from fuzzgraph.targets.offline.session import GraphSession
 from fuzzgraph.targets.sglang.attention_model import AttentionModel, Written
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
@@ -34,6 +36,15 @@ class RunnerSession(GraphSession):
         if self._attention is None:
             return
         if self._past is None or self._past[0] is not batch:
-            self._past = batch, list(self._attention.past(batch))
+            self._past = batch, [_where_it_goes(*each) for each in self._attention.past(batch)]
         for memory, index, values in self._past[1]:
             memory[index] = values
+
+
+def _where_it_goes(memory: torch.Tensor, index: Any, values: torch.Tensor) -> Written:
+    """The same with index and values on the device of the engine's memory."""
+    parts = index if isinstance(index, tuple) else (index,)
+    moved = tuple(
+        part.to(memory.device) if isinstance(part, torch.Tensor) else part for part in parts
+    )
+    return memory, moved, values.to(memory.device)
