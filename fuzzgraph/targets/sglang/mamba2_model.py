@@ -43,16 +43,17 @@ class Mamba2Model(HybridModel):
 
     def _make_recurrent(self, config: EngineConfig, device: torch.device) -> None:
         self.columns = torch.eye(VOCAB, device=device)
-        self.mixer = call_with_known(
-            engine_module(MIXER).MambaMixer2,
-            cache_params=self.described.mamba2_cache_params,
-            hidden_size=VOCAB,
-            use_conv_bias=False,
-            use_bias=False,
-            n_groups=1,
-            activation=None,
-            use_rms_norm=False,
-        )
+        with device:  # as while an engine's loader makes a model
+            self.mixer = call_with_known(
+                engine_module(MIXER).MambaMixer2,
+                cache_params=self.described.mamba2_cache_params,
+                hidden_size=VOCAB,
+                use_conv_bias=False,
+                use_bias=False,
+                n_groups=1,
+                activation=None,
+                use_rms_norm=False,
+            )
         mixer = self.mixer
         with torch.no_grad():
             mixer.in_proj.weight.copy_(in_projection(config, MAMBA_HEADS))

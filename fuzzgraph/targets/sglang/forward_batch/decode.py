@@ -16,7 +16,7 @@ from fuzzgraph.targets.sglang.two_batches import agree_on_halves
 from fuzzgraph.world import Batch, IntArray
 
 
-def _tensor(values: IntArray | list[int], device: str) -> torch.Tensor:
+def engine_tensor(values: IntArray | list[int], device: str) -> torch.Tensor:
     """A tensor of its own: the batch is the harness's, and is used again for the twins."""
     return torch.tensor(values, device=device)
 
@@ -87,14 +87,14 @@ def decode_values(batch: Batch, runner: ModelRunner, lens: IntArray) -> dict[str
     device = runner.device
     return {
         "batch_size": batch.raw_bs,
-        "input_ids": _tensor(batch.input_ids, device),
-        "req_pool_indices": _tensor(batch.req_pool_indices, device),
-        "seq_lens": _tensor(lens, device),
+        "input_ids": engine_tensor(batch.input_ids, device),
+        "req_pool_indices": engine_tensor(batch.req_pool_indices, device),
+        "seq_lens": engine_tensor(lens, device),
         "seq_lens_cpu": torch.tensor(lens),
         "seq_lens_sum": int(lens.sum()),
-        "out_cache_loc": _tensor(batch.map_slot_mapping, device),
+        "out_cache_loc": engine_tensor(batch.map_slot_mapping, device),
         **_window_slots(info.ForwardBatch, batch, runner),
-        "positions": _tensor(batch.positions, device),
+        "positions": engine_tensor(batch.positions, device),
         "mrope_positions": _mrope(batch, device),
         **_encoders(batch, runner),
         **_tracked(batch, device),
@@ -115,7 +115,7 @@ def _window_slots(struct: type, batch: Batch, runner: ModelRunner) -> dict[str, 
     backends look it up since."""
     if not runner.is_hybrid_swa or "out_cache_loc_swa" not in _names(struct):
         return {}
-    slots = _tensor(batch.slot_mapping, runner.device)
+    slots = engine_tensor(batch.slot_mapping, runner.device)
     allocator = runner.token_to_kv_pool_allocator
     return {"out_cache_loc_swa": allocator.translate_loc_from_full_to_swa(slots)}
 
@@ -124,7 +124,7 @@ def _mrope(batch: Batch, device: str) -> torch.Tensor | None:
     """[3, tokens]: time, height and width of each token's place in an image, here all alike."""
     if batch.mrope is None:
         return None
-    return _tensor(np.tile(batch.mrope, (3, 1)), device)
+    return engine_tensor(np.tile(batch.mrope, (3, 1)), device)
 
 
 def _token_counts(struct: type, num_tokens: int, device: str) -> dict[str, Any]:
@@ -132,7 +132,7 @@ def _token_counts(struct: type, num_tokens: int, device: str) -> dict[str, Any]:
 
     The whole count got a field of its own in 0.5.20; the other one is left empty since.
     """
-    count = _tensor([num_tokens], device).int()
+    count = engine_tensor([num_tokens], device).int()
     if "global_num_token_non_padded" not in _names(struct):
         return {"num_token_non_padded": count}
     return {"global_num_token_non_padded": count, "global_num_token_non_padded_cpu": num_tokens}
@@ -144,8 +144,8 @@ def _tracked(batch: Batch, device: str) -> dict[str, torch.Tensor]:
     if not len(batch.track_slots):
         return {}
     return {
-        "mamba_track_indices": _tensor(batch.track_slots, device),
-        "mamba_track_mask": _tensor(batch.state_tracked, device).bool(),
+        "mamba_track_indices": engine_tensor(batch.track_slots, device),
+        "mamba_track_mask": engine_tensor(batch.state_tracked, device).bool(),
     }
 
 
@@ -156,9 +156,9 @@ def _encoders(batch: Batch, runner: ModelRunner) -> dict[str, Any]:
         return {}
     return {
         "encoder_cached": [True] * batch.raw_bs,
-        "encoder_lens": _tensor(batch.encoder_lens, runner.device),
+        "encoder_lens": engine_tensor(batch.encoder_lens, runner.device),
         "encoder_lens_cpu": batch.encoder_lens.tolist(),
-        "encoder_out_cache_loc": _tensor([], runner.device).long(),
+        "encoder_out_cache_loc": engine_tensor([], runner.device).long(),
     }
 
 
@@ -166,9 +166,9 @@ def _ngram_input(batch: Batch, runner: ModelRunner, lens: IntArray) -> Any:
     """As the n-gram worker makes one, its mask a new tensor in every step (sglang 0.5.23
     ngram_worker.py, _prepare_for_speculative_decoding)."""
     return engine_module("sglang.srt.speculative.ngram_info").NgramVerifyInput(
-        draft_token=_tensor(batch.input_ids, runner.device),
+        draft_token=engine_tensor(batch.input_ids, runner.device),
         custom_mask=_tree_mask(batch, lens, runner.device),
-        positions=_tensor(batch.positions, runner.device),
+        positions=engine_tensor(batch.positions, runner.device),
         draft_token_num=runner.server_args.speculative_num_draft_tokens,
     )
 
@@ -188,9 +188,9 @@ def _verify_input(batch: Batch, runner: ModelRunner, lens: IntArray) -> Any:
         eagle,
         {
             **none_read_before_sampling,
-            "draft_token": _tensor(batch.input_ids, runner.device),
+            "draft_token": engine_tensor(batch.input_ids, runner.device),
             "custom_mask": _tree_mask(batch, lens, runner.device),
-            "positions": _tensor(batch.positions, runner.device),
+            "positions": engine_tensor(batch.positions, runner.device),
             "spec_steps": args.speculative_num_steps,
             "topk": args.speculative_eagle_topk,
             "draft_token_num": args.speculative_num_draft_tokens,

@@ -10,7 +10,7 @@ import torch
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.content import content_for
 from fuzzgraph.targets.sglang.forward_batch.data_ranks import count_ranks
-from fuzzgraph.targets.sglang.forward_batch.decode import bound, decode_values, given
+from fuzzgraph.targets.sglang.forward_batch.decode import bound, decode_values, engine_tensor, given
 from fuzzgraph.targets.sglang.release import engine_module
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 from fuzzgraph.world import Batch, IntArray
@@ -30,11 +30,11 @@ def draft_batch(batch: Batch, runner: ModelRunner, config: EngineConfig, *, froz
     spec = given(
         kind,
         {
-            "topk_p": torch.ones(rows, config.spec_topk),
-            "topk_index": tokens,
-            "hidden_states": content_for(config).hidden_states(tokens[:, 0], positions[:, 0]),
+            "topk_p": torch.ones(rows, config.spec_topk, device=runner.device),
+            "topk_index": tokens.to(runner.device),
+            "hidden_states": _hidden_states(tokens[:, 0], positions[:, 0], runner),
             "capture_hidden_mode": info.CaptureHiddenMode.LAST,
-            "bonus_tokens": tokens[:, 0].clone(),
+            "bonus_tokens": tokens[:, 0].clone().to(runner.device),
             "num_tokens_per_req": config.spec_topk,
             "num_tokens_for_logprob_per_req": config.spec_topk,
         },
@@ -60,7 +60,7 @@ def _draft_slots(batch: Batch, runner: ModelRunner, config: EngineConfig) -> tor
 
     Source: sglang draft_forward ("We only need self.speculative_num_steps - 1 cache loc").
     """
-    slots = torch.tensor(batch.slot_mapping).view(-1, config.spec_steps)
+    slots = engine_tensor(batch.slot_mapping, runner.device).view(-1, config.spec_steps)
     unused = runner.server_args.speculative_num_steps - config.spec_steps
     return torch.nn.functional.pad(slots, (0, unused)).flatten()
 
@@ -99,18 +99,17 @@ def extend_batch(batch: Batch, runner: ModelRunner, width: int, *, packed: bool)
         **decode_values(batch, runner, batch.cached_lens + lens),
         "forward_mode": _extend_mode(info, batch, packed=packed),
         "extend_num_tokens": int(lens.sum()),
-        "extend_prefix_lens": torch.tensor(batch.cached_lens, dtype=torch.int32),
+        "extend_prefix_lens": engine_tensor(batch.cached_lens, runner.device).int(),
         "extend_prefix_lens_cpu": batch.cached_lens.tolist(),
-        "extend_seq_lens": torch.tensor(lens, dtype=torch.int32),
+        "extend_seq_lens": engine_tensor(lens, runner.device).int(),
         "extend_seq_lens_cpu": lens.tolist(),
-        "extend_start_loc": torch.tensor(np.cumsum(lens) - lens, dtype=torch.int32),
+        "extend_start_loc": engine_tensor(np.cumsum(lens) - lens, runner.device).int(),
         "capture_hidden_mode": info.CaptureHiddenMode.LAST,
     }
     if not packed:
         for name in ("input_ids", "positions", "out_cache_loc"):
             values[name] = _spread(values[name], batch, width)
-    content = content_for(runner.configuration.config)
-    hidden = content.hidden_states(values["input_ids"], values["positions"])
+    hidden = _hidden_states(values["input_ids"], values["positions"], runner)
     values["spec_info"] = _extend_input(batch, hidden, width)
     return _beside_ranks(given(info.ForwardBatch, values), batch, runner)
 
@@ -124,15 +123,23 @@ def _extend_mode(info: Any, batch: Batch, *, packed: bool) -> Any:
 
 
 def _spread(tokens: torch.Tensor, batch: Batch, width: int) -> torch.Tensor:
-    found = torch.zeros(batch.raw_bs * width, dtype=tokens.dtype)
+    found = torch.zeros(batch.raw_bs * width, dtype=tokens.dtype, device=tokens.device)
     found[torch.tensor(live_places(batch, width))] = tokens
     return found
+
+
+def _hidden_states(
+    tokens: torch.Tensor, positions: torch.Tensor, runner: ModelRunner
+) -> torch.Tensor:
+    """What the target model hands its draft model, on the device; the table is on the host."""
+    content = content_for(runner.configuration.config)
+    return content.hidden_states(tokens.cpu(), positions.cpu()).to(runner.device)
 
 
 def _extend_input(batch: Batch, hidden: torch.Tensor, width: int) -> Any:
     eagle = engine_module(_EAGLE)
     kind = getattr(eagle, "EagleDraftExtendInput", None) or eagle.EagleDraftInput
-    accepted = torch.tensor(batch.new_lens, dtype=torch.int32)
+    accepted = torch.tensor(batch.new_lens, dtype=torch.int32, device=hidden.device)
     spec = given(
         kind,
         {

@@ -34,6 +34,7 @@ from fuzzgraph.targets.sglang.decode_session import BY_TOKEN, DATA_RANKS, Decode
 from fuzzgraph.targets.sglang.draft_model import DraftModel, UnattendedModel
 from fuzzgraph.targets.sglang.excuses import DRAFT_EXCUSES
 from fuzzgraph.targets.sglang.forward_batch.data_ranks import forget_ranks
+from fuzzgraph.targets.sglang.forward_batch.decode import engine_tensor
 from fuzzgraph.targets.sglang.forward_batch.draft import (
     draft_batch,
     extend_batch,
@@ -228,12 +229,13 @@ class DraftSession(DecodeSession):
     def _drafted(self, batch: Batch) -> Iterator[None]:
         """Those of drafts; or the reserved one, where what was not accepted is written."""
         table = self._model_runner.req_to_token_pool.req_to_token
+        place = {"dtype": table.dtype, "device": table.device}
         rows = torch.tensor(batch.req_pool_indices)[:, None]
         if self._extends:
-            slots = torch.zeros(batch.raw_bs, self._config.draft_tokens, dtype=table.dtype)
+            slots = torch.zeros(batch.raw_bs, self._config.draft_tokens, **place)
         else:
             each = self._config.spec_topk * self._config.spec_steps
-            slots = torch.tensor(batch.slot_mapping, dtype=table.dtype).view(-1, each)
+            slots = torch.tensor(batch.slot_mapping, **place).view(-1, each)
         columns = torch.tensor(batch.seq_lens)[:, None] + torch.arange(slots.shape[1])
         before = table[rows, columns]
         table[rows, columns] = slots
@@ -377,9 +379,11 @@ class DraftSession(DecodeSession):
         if self.ran_eagerly:
             return
         if self._kind is MULTI_LAYER:
-            self.runner.prepare(self._last_batch, torch.tensor(batch.new_lens, dtype=torch.int32))
+            accepted = engine_tensor(batch.new_lens, self._model_runner.device).int()
+            self.runner.prepare(self._last_batch, accepted)
         elif self._extends and _wants_select_index(self.runner):
-            self.runner.prepare(self._last_batch, select_index(batch, self.runner.width))
+            places = select_index(batch, self.runner.width).to(self._model_runner.device)
+            self.runner.prepare(self._last_batch, places)
 
     def live_tokens(self, batch: Batch) -> int:
         return len(batch.slot_mapping) if self._kind is DRAFT else batch.num_tokens
