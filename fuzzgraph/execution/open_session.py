@@ -95,6 +95,7 @@ def _opened(
         # is guarded as "graph" by the graph engine.
         with memory.intercept("engine"):
             session.capture()
+        opened.wait()
         memory.name_regions(session.roots)
     except ArenaFull:
         raise  # not the engine's fault while it opens: the caller tries a larger arena

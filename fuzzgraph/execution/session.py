@@ -9,6 +9,7 @@ import torch
 
 from fuzzgraph.accesses import Access, Misuse, Race
 from fuzzgraph.case import EngineConfig
+from fuzzgraph.errors import EngineError
 from fuzzgraph.execution.failures import Border
 from fuzzgraph.execution.kernels import take_accesses, take_misuses, take_races
 from fuzzgraph.execution.pool_writer import PoolWriter, StepState
@@ -170,6 +171,20 @@ class OpenSession:
             self.memory.release()
             self._images.clear()
             del self._captured  # the largest of what else would wait for the garbage collector
+
+    def wait(self) -> None:
+        """Wait until a device has done what the engine asked of it: an error of the engine's
+        kernels shows here, and not in work of ours behind it.
+
+        Raises:
+            EngineError: a kernel failed.
+        """
+        if self.memory.device.type == "cpu":
+            return
+        try:
+            torch.cuda.synchronize(self.memory.device)
+        except RuntimeError as error:
+            raise EngineError(str(error).partition("\n")[0]) from error
 
     def static_buffers(self) -> Iterator[tuple[Field, torch.Tensor]]:
         """Each declared field with the whole buffer that the engine writes it to.

@@ -125,6 +125,7 @@ class StepRunner:
                     session.prepare_replay(batch)
                     stage = "replay"
                     session.replay(batch)
+                self._opened.wait()
                 stage = "check"
                 seen = session.observe(batch)
             seen = in_terms_of(batch, seen, session.fields, self._opened.config)

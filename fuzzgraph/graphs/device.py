@@ -16,8 +16,9 @@ zone. Pinned host memory belongs to the engine.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NoReturn, TypeVar
 
 import torch
@@ -98,9 +99,7 @@ class DeviceGraphs(WatchedEngine):
         )
         inside: BaseException | None = None
         try:
-            # The guard inside: what torch itself allocates to begin a capture is no engine's, and
-            # outlives the session.
-            with capture, self.memory.intercept("graph", poisons=False):
+            with self._outside(capture), self.memory.intercept("graph", poisons=False):
                 try:
                     yield
                 except BaseException as error:
@@ -111,6 +110,21 @@ class DeviceGraphs(WatchedEngine):
             torch.cuda.set_stream(stream)
             _raise_cause(error, inside, key)
         self.memory.poison_graph_pool_behind(top)
+
+    @contextmanager
+    def _outside(self, capture: AbstractContextManager[Any]) -> Iterator[None]:
+        """A capture that begins and ends unguarded: what torch allocates for it, the state of its
+        generators among it, belongs to the process and outlives the session."""
+        with self.memory.unguarded():
+            capture.__enter__()
+        try:
+            yield
+        except BaseException:
+            with self.memory.unguarded():
+                capture.__exit__(*sys.exc_info())
+            raise
+        with self.memory.unguarded():
+            capture.__exit__(None, None, None)
 
     @relay
     def _warm_up(self, forward: Callable[[], Any]) -> None:
@@ -161,7 +175,8 @@ class DeviceGraph(WatchedGraph[Outputs]):
 
     @relay
     def _run(self) -> None:
-        self._graph.replay()
+        with self._memory.unguarded():
+            self._graph.replay()
         # Red zones are read next, and an error of the device has to show up at this step.
         torch.cuda.synchronize(self._memory.device)
 

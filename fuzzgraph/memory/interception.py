@@ -221,6 +221,8 @@ class Interception(TorchDispatchMode):  # type: ignore[no-untyped-call]
             or out.layout is not torch.strided
         ):
             return out, ()
+        if not facts.is_lift and self._layout.holds(out):
+            return out, ()  # a weak reference of an engine's: no storage of the arena, its memory
         slot = self._layout.slot(func, out, self._segment, born_empty=facts.is_empty)
         if self._segment != "scratch":
             slot.region.side = self._sides.of_fresh(self._segment, facts, args, kwargs)

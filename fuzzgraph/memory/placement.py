@@ -179,6 +179,11 @@ class Layout:
             row = self._poison[dtype, world] = poison_row(dtype, world).to(self.arena.device)
         return row
 
+    def holds(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor lies in the arena, whatever storage it names."""
+        offset: int = tensor.data_ptr() - self.arena.address
+        return 0 <= offset < self.arena.capacity
+
     def region_of(self, tensor: torch.Tensor) -> Region | None:
         """The region that a tensor points into, None if it is not guarded memory."""
         return self.region_at(address_of(tensor))

@@ -6,11 +6,10 @@ import pytest
 import torch
 
 from fuzzgraph.case import Case
-from fuzzgraph.execution import Execution
-from fuzzgraph.faults import open_fault
 from fuzzgraph.run.spec import Setup
 from fuzzgraph.strategies import DEFAULT, cases, draw
 from fuzzgraph.targets import open_target
+from fuzzgraph.worker import open_client
 from tests.quality.test_planted_faults import stored
 
 pytestmark = [
@@ -27,20 +26,20 @@ _FAULTS = (
 
 @pytest.mark.parametrize("kernels", ["builtin", "builtin-triton"])
 def test_the_healthy_engine_gives_no_finding(kernels: str) -> None:
-    execution = Execution(open_target(kernels), Setup(graphs="device", device="cuda"))
+    capabilities = open_target(kernels).capabilities
     found: list[str] = []
+    with open_client(Setup(target=kernels, graphs="device", device="cuda")) as client:
 
-    def run(case: Case) -> None:
-        found.extend(finding.message for finding in execution.run_case(case).findings)
+        def run(case: Case) -> None:
+            found.extend(finding.message for finding in client.run_case(case).findings)
 
-    draw(cases(execution.target.capabilities, DEFAULT), 7, 60, run)
-    execution.close()
+        draw(cases(capabilities, DEFAULT), 7, 60, run)
+        assert client.restarts == client.deaths == 0
     assert not found
 
 
 @pytest.mark.parametrize("name", _FAULTS)
 def test_a_planted_fault_is_found(name: str) -> None:
-    execution = Execution(open_fault(name), Setup(graphs="device", device="cuda"))
-    findings = execution.run_case(stored(name)).findings
-    execution.close()
-    assert findings
+    """In a process of its own: some faults make a kernel fail, which ends all of its process."""
+    with open_client(Setup(fault=name, graphs="device", device="cuda")) as client:
+        assert client.run_case(stored(name)).findings

@@ -63,6 +63,7 @@ def test_an_engine_on_a_device_sees_what_the_user_lets_it_see(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     seen = engine_environment("cuda")
     assert seen["CUDA_VISIBLE_DEVICES"] == "3"
     assert "TRITON_INTERPRET" not in seen

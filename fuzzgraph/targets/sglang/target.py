@@ -19,8 +19,8 @@ STOOD_IN_FOR = (
 
 _HEADS = ((16, 16), (32, 32), (64, 64), (128, 128))
 """Of queries and values. Products of tiles take 16 columns at least: triton.compile for sm_90."""
-_LATENT_HEADS = ((288, 256), (576, 512))
-"""Rows of latent attention in models that servers run."""
+_LATENT_HEADS = ((576, 512),)
+"""DeepSeek's rows of latent attention, which all kernels are built for."""
 
 
 class SglangTarget(ReleasedTarget):
@@ -39,11 +39,11 @@ class SglangTarget(ReleasedTarget):
     def device_capabilities(self) -> Capabilities:
         """On a GPU, where kernels are compiled: heads as wide as they take, and dtypes that servers
         run. Float32 is left out, since products of tiles round it there."""
-        latent = self.capabilities.attentions == ("mla",)
-        heads = _LATENT_HEADS if latent else _HEADS
-        return self.capabilities.replace(
-            dtypes=("bfloat16", "float16"), head_dims=heads, max_head_dim=heads[-1][0]
-        )
+        can = self.capabilities
+        heads = _LATENT_HEADS if can.attentions == ("mla",) else _HEADS
+        # What tells states of recurrent layers apart is exact in float16 and not in bfloat16.
+        dtypes = ("float16",) if can.recurrent_state else ("bfloat16", "float16")
+        return can.replace(dtypes=dtypes, head_dims=heads, max_head_dim=heads[-1][0])
 
     def modules(self) -> tuple[str, ...]:
         """Modules of the release that it drives."""

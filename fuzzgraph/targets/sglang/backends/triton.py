@@ -62,6 +62,10 @@ _SMALL = (
 """What the interpreter runs in time."""
 
 
+_TAKEN_WIDTHS = ((576, 512), (288, 256))
+"""Columns of a latent row and of its value that the decode kernel knows by their number."""
+
+
 def _refused_widths(config: EngineConfig) -> str | None:
     """Why the decode kernel cannot take a latent row of these widths.
 
@@ -69,6 +73,8 @@ def _refused_widths(config: EngineConfig) -> str | None:
     as they are for DeepSeek's rows of 576 and 288 columns, for others rounded up to a power of 2.
     """
     row, value = config.head_dim, config.v_head_dim
+    if (row, value) in _TAKEN_WIDTHS:
+        return None
     if value >= row:
         return f"v_head_dim={value} leaves a latent row without a rotary part"
     if (row - 1).bit_length() != (value - 1).bit_length():
@@ -162,7 +168,8 @@ TRITON = AttentionBackend(
 def triton_backend(runner: ModelRunner) -> Any:
     """The release's own backend on `runner`."""
     module = engine_module(TRITON_BACKEND)
-    module.get_device_core_count = lambda *_: CORES
+    if runner.device == "cpu":
+        module.get_device_core_count = lambda *_: CORES
     return module.TritonAttnBackend(runner)
 
 

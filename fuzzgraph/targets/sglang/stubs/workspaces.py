@@ -1,20 +1,23 @@
 """Scratch memory of compiled kernels, which backends allocate by the hundred MiB and share.
 
-No kernel runs, so it is kept small; and it is forgotten with every session, because sessions stand
-for processes and their memory goes with them.
+It is kept small: on a CPU no kernel runs, and on a device batches are a few rows. It is forgotten
+with every session, because sessions stand for processes and their memory goes with them.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from typing import Any
+
+import torch
 
 from fuzzgraph.targets.sglang.release import engine_module, has_module
 
 FLASHINFER_BYTES = 4096
 """Of FlashInfer's float workspace, in place of 384 MiB. No model reads it."""
-_SETTINGS: Mapping[str, str] = {"SGLANG_FLASHINFER_WORKSPACE_SIZE": str(FLASHINFER_BYTES)}
+_DEVICE_BYTES = 32 << 20
+"""Of the same on a device, whose planner takes parts of it for the sums of split rows."""
+_SETTING = "SGLANG_FLASHINFER_WORKSPACE_SIZE"
 """What the engine reads from the environment, in bytes."""
 _CONTEXT = "sglang.srt.runtime_context"
 _MIB = "DEFAULT_WORKSPACE_SIZE_MB"
@@ -32,7 +35,8 @@ def keep_workspaces_small(**more: str) -> None:
         more: settings of one backend.
     """
     engine_module("sglang.srt.environ")  # looks at what the shell has set
-    os.environ.update({**_SETTINGS, **more})
+    size = _DEVICE_BYTES if torch.cuda.is_available() else FLASHINFER_BYTES
+    os.environ.update({_SETTING: str(size), **more})
 
 
 def forget_workspaces(module: Any) -> None:
@@ -46,7 +50,7 @@ def forget_workspaces(module: Any) -> None:
         for name in _KEPT:
             if hasattr(holder, name):
                 setattr(holder, name, None)
-        if hasattr(holder, _MIB):
+        if hasattr(holder, _MIB) and not torch.cuda.is_available():
             setattr(holder, _MIB, 1)
     context = getattr(engine_module(_CONTEXT), "_CONTEXT", None) if has_module(_CONTEXT) else None
     getattr(getattr(context, "resources", None), "buffers", {}).clear()
