@@ -142,6 +142,8 @@ class AttentionBackend:
     """The model of one layer that runs on it."""
     more: tuple[tuple[str, Any], ...] = ()
     """What else it has of the dimensions: a field of `Capabilities`, its value."""
+    on_device: tuple[tuple[str, Any], ...] = ()
+    """What it has of them on a GPU, where its kernels are compiled, beyond other targets."""
     arguments: tuple[tuple[str, Any], ...] = ()
     """Server arguments, under each of their names, beyond those that follow from a config."""
     globals: tuple[str, ...] = ()
@@ -236,6 +238,10 @@ class BackendTarget(SglangTarget):
         has["two_batch_overlap"] = not (missing or backend.chunks or has.get("encoder_only"))
         has["later_stages"] = mode == "decode" and not (missing or has.get("encoder_only"))
         self.capabilities = Capabilities(**has)
+
+    @property
+    def device_capabilities(self) -> Capabilities:
+        return super().device_capabilities.replace(**dict(self.backend.on_device))
 
     def refused(self, config: EngineConfig) -> str | None:
         if config.attention == "mla" and config.v_head_dim >= config.head_dim:

@@ -43,8 +43,19 @@ def planned_offsets(wrappers: list[Any]) -> dict[str, torch.Tensor]:
 
 
 def _offsets(wrapper: Any) -> dict[str, torch.Tensor]:
-    made_of: dict[str, list[int]] = wrapper.planned
+    made_of: dict[str, list[int]] = getattr(wrapper, "planned", {})  # FlashInfer's own do not tell
     return {name: torch.tensor(values, dtype=torch.int32) for name, values in made_of.items()}
+
+
+_PAGED = ("paged_kv_indptr", "paged_kv_indices", "paged_kv_last_page_len")
+
+
+def _buffers(wrapper: Any) -> Tensors:
+    """What a wrapper's kernels read by their names: of a model of it, or of FlashInfer's own."""
+    if hasattr(wrapper, "order"):
+        return {name: wrapper.buffer(name) for name in wrapper.order}
+    names = _PAGED if "Decode" in type(wrapper).__name__ else ("qo_indptr", *_PAGED)
+    return {name: getattr(wrapper, f"_{name}_buf") for name in names}
 
 
 @dataclass(frozen=True)
@@ -69,9 +80,9 @@ class Wrappers:
     def buffers(self, wrappers: list[Any]) -> Tensors:
         """What their kernels read, whole."""
         return {
-            kind + name.removeprefix("paged_"): wrapper.buffer(name)
+            kind + name.removeprefix("paged_"): buffer
             for kind, wrapper in self._by_kind(wrappers)
-            for name in wrapper.order
+            for name, buffer in _buffers(wrapper).items()
         }
 
     def _by_kind(self, wrappers: list[Any]) -> list[tuple[str, Any]]:
@@ -114,6 +125,7 @@ FLASHINFER = AttentionBackend(
     held=held_wrappers,
     read=_WINDOWED.buffers,
     more=(("kv_dtypes", ("auto", "float8_e4m3fn")),),
+    on_device=(("dtypes", ("bfloat16",)), ("head_dims", ((64, 64), (128, 128)))),
     kernels=(
         *((_MODULE, name, model) for name, model in MODELS.items()),
         # From 0.5.13 on, for all but very many heads.
