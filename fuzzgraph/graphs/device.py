@@ -1,4 +1,6 @@
-"""Captures and replays on a GPU with `torch.cuda.CUDAGraph`: CUDA on NVIDIA, HIP on ROCm.
+"""Captures and replays by the graphs of a device: CUDA on NVIDIA, HIP on ROCm, or an emulated one.
+
+What is asked of the device is in `drivers`; the order of guard, capture, poison and replay is here.
 
 There is one graph per captured size and one memory pool for all of them, as in engines. Guarded
 memory stays active during the capture: results of operations are copied into views of the arena,
@@ -16,44 +18,34 @@ zone. Pinned host memory belongs to the engine.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NoReturn, TypeVar
 
-import torch
-
-from fuzzgraph.errors import AdapterUnavailable, CaptureError
+from fuzzgraph.errors import CaptureError
+from fuzzgraph.graphs.drivers import Cuda, Driver, Graph
 from fuzzgraph.graphs.engagement import WatchedEngine, WatchedForward, WatchedGraph
 from fuzzgraph.memory.guard import GuardedMemory
+from fuzzgraph.memory.source_lines import sources_of
 from fuzzgraph.relays import relay
 
 Outputs = TypeVar("Outputs")
 
-# Bound here: while an engine captures, torch.cuda holds stand-ins of these names that end here.
-_CUDAGraph, _capture_of = torch.cuda.CUDAGraph, torch.cuda.graph
-
-_ERROR_MODE = "thread_local"
-"""Only this thread's calls can spoil a capture, as vLLM and sglang capture: threads of theirs, or
-a communicator's watchdog, may allocate meanwhile."""
-
 
 class DeviceGraphs(WatchedEngine):
-    """A graph engine on a GPU."""
+    """A graph engine on a device.
 
-    name = "device"
+    Args:
+        driver: the device; None takes the GPU that `memory` lies on.
 
-    def __init__(self, memory: GuardedMemory) -> None:
-        if not torch.cuda.is_available() or memory.device.type != "cuda":
-            raise AdapterUnavailable(
-                f"device graphs need a CUDA or ROCm device; memory lies on {memory.device}, "
-                f"torch.cuda.is_available() is {torch.cuda.is_available()}. "
-                "Use the recorder, or a machine with a GPU."
-            )
+    Raises:
+        AdapterUnavailable: memory lies on no GPU.
+    """
+
+    def __init__(self, memory: GuardedMemory, driver: Driver | None = None) -> None:
         super().__init__(memory)
-        self._pool = torch.cuda.graph_pool_handle()
-        # Warm-ups run on the stream that captures, as libraries keep a workspace for each stream.
-        self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+        self.driver: Driver = Cuda(memory) if driver is None else driver
+        self.name = self.driver.name
 
     @relay
     def capture(self, forward: Callable[[], Outputs], *, key: str) -> DeviceGraph[Outputs]:
@@ -64,7 +56,7 @@ class DeviceGraphs(WatchedEngine):
         """
         watched = WatchedForward(forward)
         self._warm_up(watched)
-        graph = _CUDAGraph()
+        graph = self.driver.graph()
         with self._capturing(graph, key):
             outputs = watched()
         captured = DeviceGraph(key, self, graph, watched, outputs)
@@ -80,26 +72,24 @@ class DeviceGraphs(WatchedEngine):
         Raises:
             CaptureError: the device refused the capture; carries its message.
         """
-        graph, nothing = _CUDAGraph(), WatchedForward.nothing()
+        graph, nothing = self.driver.graph(), WatchedForward.nothing()
         captured = DeviceGraph(key, self, graph, nothing, None, continues=continues)
-        with self._capturing(graph, key):
+        with self._capturing(graph, key, prepares=prepares):
             yield captured
         self._graphs.append(captured)
 
     @contextmanager
-    def _capturing(self, graph: torch.cuda.CUDAGraph, key: str) -> Iterator[None]:
+    def _capturing(self, graph: Graph, key: str, *, prepares: bool = False) -> Iterator[None]:
         """Around what is captured; its memory is poisoned behind it.
 
         Raises:
             CaptureError: the device refused; carries its message.
         """
-        top, stream = self.memory.graph_top, torch.cuda.current_stream(self.device)
-        capture = _capture_of(
-            graph, pool=self._pool, stream=self._stream, capture_error_mode=_ERROR_MODE
-        )
+        top, stream = self.memory.graph_top, self.driver.current_stream()
+        capture = self.driver.capturing(graph, prepares=prepares)
         inside: BaseException | None = None
         try:
-            with self._outside(capture), self.memory.intercept("graph", poisons=False):
+            with capture as listener, self.memory.intercept("graph", listener, poisons=False):
                 try:
                     yield
                 except BaseException as error:
@@ -107,33 +97,21 @@ class DeviceGraphs(WatchedEngine):
                     raise
         except BaseException as error:
             # Where the end of a capture fails, torch leaves the capturing stream current.
-            torch.cuda.set_stream(stream)
+            self.driver.set_stream(stream)
+            # The engine may go on without this graph. A device that failed for good refuses this
+            # as well: what it said first is raised.
+            with suppress(RuntimeError):
+                self.memory.poison_graph_pool_behind(top)
             _raise_cause(error, inside, key)
         self.memory.poison_graph_pool_behind(top)
-
-    @contextmanager
-    def _outside(self, capture: AbstractContextManager[Any]) -> Iterator[None]:
-        """A capture that begins and ends unguarded: what torch allocates for it, the state of its
-        generators among it, belongs to the process and outlives the session."""
-        with self.memory.unguarded():
-            capture.__enter__()
-        try:
-            yield
-        except BaseException:
-            with self.memory.unguarded():
-                capture.__exit__(*sys.exc_info())
-            raise
-        with self.memory.unguarded():
-            capture.__exit__(None, None, None)
 
     @relay
     def _warm_up(self, forward: Callable[[], Any]) -> None:
         """One run outside the graph, so that libraries create their workspaces before it."""
-        current = torch.cuda.current_stream(self.device)
-        self._stream.wait_stream(current)
-        with torch.cuda.stream(self._stream), self.memory.intercept("scratch"):
+        # Behind what the warm-ups before left: the engine may keep what it makes at its first run.
+        scratch = self.memory.intercept("scratch", frees=False)
+        with self.driver.on_capturing_stream(), scratch:
             forward()
-        current.wait_stream(self._stream)
 
 
 def _raise_cause(error: BaseException, inside: BaseException | None, key: str) -> NoReturn:
@@ -151,10 +129,12 @@ def _raise_cause(error: BaseException, inside: BaseException | None, key: str) -
         raise cause
     # Further lines are torch's general advice on debugging CUDA.
     message = str(cause).partition("\n")[0]
+    # A device does not say what it refused. The traceback does, and goes on with the refusal.
+    line = next(iter(sources_of(cause)), "") or "unknown line"
     raise CaptureError(
-        f"The device refused to capture graph {key!r}: {message}. "
-        "Move what it names to prepare_replay, before the graph."
-    ) from cause
+        f"The device refused to capture graph {key!r}: {message}, at {line}. "
+        "Move what is done there to prepare_replay, before the graph."
+    ).with_traceback(cause.__traceback__) from cause
 
 
 class DeviceGraph(WatchedGraph[Outputs]):
@@ -164,21 +144,21 @@ class DeviceGraph(WatchedGraph[Outputs]):
         self,
         key: str,
         graphs: DeviceGraphs,
-        graph: torch.cuda.CUDAGraph,
+        graph: Graph,
         watched: WatchedForward[Outputs],
         outputs: Outputs,
         *,
         continues: bool = False,
     ) -> None:
         super().__init__(key, graphs.memory, graphs.replayed, watched, outputs, continues=continues)
-        self._graph = graph
+        self._graph, self._driver = graph, graphs.driver
 
     @relay
     def _run(self) -> None:
-        with self._memory.unguarded():
+        with self._memory.unguarded():  # what a device writes for its generators is no engine's
             self._graph.replay()
         # Red zones are read next, and an error of the device has to show up at this step.
-        torch.cuda.synchronize(self._memory.device)
+        self._driver.synchronize()
 
     def close(self) -> None:
         super().close()

@@ -35,6 +35,7 @@ from fuzzgraph.memory.arena import Arena, storage_key
 from fuzzgraph.memory.launch_record import Launched, taken_down, without_results
 from fuzzgraph.memory.launches import Launch, LaunchHook
 from fuzzgraph.memory.listener import Listener, Tensors
+from fuzzgraph.memory.mode_stack import past_modes
 from fuzzgraph.memory.operator_facts import Facts, facts_of, inside_of, tensors_in
 from fuzzgraph.memory.placement import Layout, copy_whole
 from fuzzgraph.memory.regions import Segment
@@ -84,20 +85,25 @@ class Interception(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @contextmanager
     def intercept(
-        self, segment: Segment, listener: Listener | None = None, *, poisons: bool = True
+        self,
+        segment: Segment,
+        listener: Listener | None = None,
+        *,
+        poisons: bool = True,
+        frees: bool = True,
     ) -> Iterator[None]:
         """Guard every allocation made inside; may be nested, one mode stays active.
 
-        Entering "scratch" frees what the last scratch run allocated.
-
         Args:
+            frees: whether entering "scratch" frees what the last scratch run allocated. What an
+                engine makes at its first run it may keep.
             poisons: whether fresh memory of "graph" gets its poison at once. A device would capture
                 that, and each replay would then undo what was put there before it.
         """
         outer = self._segment, self._listener, self._layout.poisons
         self._segment, self._listener, self._layout.poisons = segment, listener, poisons
         # A scratch run inside another one goes on behind it, or they would share memory.
-        if segment == "scratch" and (self._depth == 0 or outer[0] != "scratch"):
+        if segment == "scratch" and frees and (self._depth == 0 or outer[0] != "scratch"):
             self._layout.restart_scratch()
         if self._depth == 0:
             self._hook.install(self._launch, self.lanes)
@@ -155,7 +161,7 @@ class Interception(TorchDispatchMode):  # type: ignore[no-untyped-call]
     @contextmanager
     def unguarded(self) -> Iterator[None]:
         """Run the harness's own operations inside `intercept` without guarding them."""
-        with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+        with past_modes(), torch._C.DisableTorchFunction():
             yield
 
     def __torch_dispatch__(
