@@ -69,9 +69,9 @@ def _refuse_contradictions(setup: Setup) -> None:
             "graphs='device' needs a GPU; got device='cpu'. "
             "Use --device cuda, or --graphs recorder."
         )
-    if setup.graphs == "recorder" and setup.device == "cuda":
+    if setup.graphs != "device" and setup.device == "cuda":
         raise UsageError(
-            "graphs='recorder' sees no launch of a kernel that is compiled for a GPU; got "
+            f"graphs={setup.graphs!r} sees no launch of a kernel that is compiled for a GPU; got "
             "device='cuda'. Use --graphs device, or --device cpu."
         )
     if setup.fault and setup.target != "builtin":

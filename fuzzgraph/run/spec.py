@@ -20,7 +20,7 @@ from fuzzgraph.run.identity import checked_identity, identity_words
 from fuzzgraph.run.option import Option, rows_of
 
 Device = Literal["cpu", "cuda"]
-Graphs = Literal["recorder", "device"]
+Graphs = Literal["recorder", "device", "emulated"]
 Isolation = Literal["", "on", "off"]
 Profile = Literal["ci", "nightly"]
 
@@ -94,7 +94,8 @@ class Setup(
     graphs: Annotated[
         Graphs,
         Option(
-            "Graph implementation: the recorder, or graphs of the device.",
+            "Graph implementation: the recorder, graphs of the device, or an emulated device, for "
+            "tests of FuzzGraph itself.",
             without="device graphs on cuda, the recorder on cpu",
             left_out=graphs_of,
         ),

@@ -146,7 +146,11 @@ BAD_OPTIONS: dict[str, tuple[list[str], str, str]] = {
         "fuzzgraph targets",
     ),
     "device": (["run", "--device", "tpu"], "--device='tpu' is unknown", "cpu, cuda"),
-    "graphs": (["run", "--graphs", "cuda"], "--graphs='cuda' is unknown", "recorder, device"),
+    "graphs": (
+        ["run", "--graphs", "cuda"],
+        "--graphs='cuda' is unknown",
+        "recorder, device, emulated",
+    ),
     "device graphs on the cpu": (
         ["run", "--graphs", "device"],
         "graphs='device' needs a GPU; got device='cpu'",

@@ -96,5 +96,5 @@ def test_a_device_graph_without_a_device_is_unavailable() -> None:
 
 
 def test_an_unknown_engine_is_answered_with_the_known_ones() -> None:
-    with pytest.raises(UsageError, match=r"'tape' is unknown\. Use 'recorder' or 'device'"):
+    with pytest.raises(UsageError, match=r"'tape' is unknown\. Use 'recorder', 'device' or"):
         open_engine("tape", GuardedMemory())  # type: ignore[arg-type]
