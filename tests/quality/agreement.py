@@ -1,0 +1,96 @@
+"""Runs cases on the recorder and on the emulated device, and compares the verdicts."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from unittest.mock import patch
+
+import torch
+
+from fuzzgraph.case import Case
+from fuzzgraph.execution import Execution
+from fuzzgraph.finding import FindingKey
+from fuzzgraph.ports import Target
+from fuzzgraph.run.spec import Graphs, Setup
+from fuzzgraph.strategies import DEFAULT, cases, draw
+from fuzzgraph.targets.builtin.runners.base import Outputs
+from fuzzgraph.targets.builtin.runners.prefill import BreakableRunner, PrefillGraphs
+
+_KINDS: tuple[Graphs, Graphs] = ("recorder", "emulated")
+Seen = tuple[frozenset[FindingKey], int, str, bool]
+"""Keys of the findings, steps that ran, why the case was skipped, whether a step differed from its
+own repeat."""
+
+
+@dataclass
+class Agreement:
+    """The verdicts of one target on some cases."""
+
+    cases: int = 0
+    accused: int = 0
+    """Cases with a finding, on either of the two."""
+    different: list[tuple[Case, Seen, Seen]] = field(default_factory=list)
+    """With what the recorder and what the emulated device gave."""
+
+    def compare(self, case: Case, one: Seen, two: Seen) -> None:
+        """Count a case."""
+        self.cases += 1
+        self.accused += bool(one[0] or two[0])
+        if one != two:
+            self.different.append((case, one, two))
+
+
+def both(open_it: Callable[[], Target], case: Case) -> tuple[Seen, Seen]:
+    """What the recorder and what the emulated device give on one case, in fresh sessions."""
+    seen = []
+    for kind in _KINDS:
+        with closing(Execution(open_it(), Setup(graphs=kind))) as execution:
+            seen.append(_seen(execution, case))
+    return seen[0], seen[1]
+
+
+def on_drawn_cases(open_it: Callable[[], Target], seed: int, examples: int) -> Agreement:
+    """The verdicts on drawn cases."""
+    drawn: list[Case] = []
+    agreement = Agreement()
+    recorder, emulated = (Execution(open_it(), Setup(graphs=kind)) for kind in _KINDS)
+    draw(cases(recorder.target.capabilities, DEFAULT), seed, examples, drawn.append)
+    with closing(recorder), closing(emulated):
+        for case in drawn:
+            agreement.compare(case, _seen(recorder, case), _seen(emulated, case))
+    return agreement
+
+
+def _seen(execution: Execution, case: Case) -> Seen:
+    verdict = execution.run_case(case)
+    keys = frozenset(finding.key for finding in verdict.findings)
+    return keys, verdict.steps, verdict.skipped, verdict.nondeterministic
+
+
+@contextmanager
+def breakable_runner_mended() -> Iterator[None]:
+    """Inside, the built-in engine's breakable runner can be captured behind a warm-up.
+
+    It hands over `next(flow)` of one generator to be captured. A device graph runs what it captures
+    once before, which uses the generator up.
+    """
+    with patch.object(BreakableRunner, "capture_segments", _capture_segments):
+        yield
+
+
+def _capture_segments(self: BreakableRunner, size: int) -> PrefillGraphs:
+    inputs, capture = self.graph_inputs(size), self.context.graphs.capture
+    # Each run has a flow of its own, whose second half goes on with what its first half left.
+    flows: deque[Generator[torch.Tensor, None, Outputs]] = deque()
+
+    def begin() -> torch.Tensor:
+        flows.append(self.flow(inputs))
+        return next(flows[-1])
+
+    before = capture(begin, key=f"{self.mode}[{size}].before")
+    self.run_attention(self.current(), before.outputs)
+    after = capture(lambda: self.rest_of(flows.popleft())(), key=f"{self.mode}[{size}].after")
+    return PrefillGraphs(before, after)
