@@ -175,13 +175,14 @@ class LoraSession(TritonSession):
         found = torch.zeros(tokens, dtype=torch.int64)
         ranks, ends = info.lora_ranks.tolist(), info.seg_indptr.tolist()
         slots = info.weight_indices.tolist()
+        permutation = None if info.permutation is None else info.permutation.cpu().long()
         segments = len(slots)  # without a permutation one for each row, padded ones included
-        if info.permutation is not None and (not info.use_cuda_graph or is_before(_ROOM_FOR_ALL)):
+        if permutation is not None and (not info.use_cuda_graph or is_before(_ROOM_FOR_ALL)):
             segments = min(info.num_segments, segments)
         for segment in range(segments):
             members = torch.arange(ends[segment], max(ends[segment : segment + 2]))
-            if info.permutation is not None:
-                members = info.permutation[members].long()
+            if permutation is not None:
+                members = permutation[members]
             found[members[members < tokens]] = ranks[slots[segment]]
         return found
 

@@ -20,6 +20,7 @@ from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.expert_layer import EXPERT_WIDTH, EXPERTS
 from fuzzgraph.handover import Excuse
 from fuzzgraph.kernel_models import routing
+from fuzzgraph.memory.side_requests import SESSION_CPU
 from fuzzgraph.observation import Field, PaddingRule
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.offline import fields as common
@@ -220,7 +221,7 @@ def _as_on_cuda() -> None:
     _fused("fused_moe_triton_config").get_device_name = lambda *_: "CPU"
     for module in map(engine_module, (RECORDER, _DISPATCHER)):
         if hasattr(module, "get_device"):  # it looks for an accelerator
-            module.get_device = lambda *_: "cpu"
+            module.get_device = lambda *_: str(SESSION_CPU)  # the device, not the host
     for module, name in (*((fused, each) for each in _COMPILED), (topk, _POSTPROCESS)):
         if hasattr(module, name):
             setattr(module, name, inspect.unwrap(getattr(module, name)))
