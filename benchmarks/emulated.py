@@ -9,7 +9,7 @@ import argparse
 import time
 
 from fuzzgraph.targets import open_target
-from tests.quality.agreement import breakable_runner_mended, on_drawn_cases
+from tests.quality.agreement import on_drawn_cases
 
 
 def main() -> int:
@@ -20,8 +20,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=7)
     asked = parser.parse_args()
     start = time.process_time()
-    with breakable_runner_mended():
-        agreement = on_drawn_cases(lambda: open_target(asked.target), asked.seed, asked.examples)
+    agreement = on_drawn_cases(lambda: open_target(asked.target), asked.seed, asked.examples)
     print(
         f"{asked.target}, seed {asked.seed}: {agreement.cases} cases, "
         f"{agreement.accused} with a finding, {len(agreement.different)} verdicts differ, "

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Generator, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
-from unittest.mock import patch
-
-import torch
 
 from fuzzgraph.case import Case
 from fuzzgraph.execution import Execution
@@ -16,8 +12,6 @@ from fuzzgraph.finding import FindingKey
 from fuzzgraph.ports import Target
 from fuzzgraph.run.spec import Graphs, Setup
 from fuzzgraph.strategies import DEFAULT, cases, draw
-from fuzzgraph.targets.builtin.runners.base import Outputs
-from fuzzgraph.targets.builtin.runners.prefill import BreakableRunner, PrefillGraphs
 
 _KINDS: tuple[Graphs, Graphs] = ("recorder", "emulated")
 Seen = tuple[frozenset[FindingKey], int, str, bool]
@@ -68,29 +62,3 @@ def _seen(execution: Execution, case: Case) -> Seen:
     verdict = execution.run_case(case)
     keys = frozenset(finding.key for finding in verdict.findings)
     return keys, verdict.steps, verdict.skipped, verdict.nondeterministic
-
-
-@contextmanager
-def breakable_runner_mended() -> Iterator[None]:
-    """Inside, the built-in engine's breakable runner can be captured behind a warm-up.
-
-    It hands over `next(flow)` of one generator to be captured. A device graph runs what it captures
-    once before, which uses the generator up.
-    """
-    with patch.object(BreakableRunner, "capture_segments", _capture_segments):
-        yield
-
-
-def _capture_segments(self: BreakableRunner, size: int) -> PrefillGraphs:
-    inputs, capture = self.graph_inputs(size), self.context.graphs.capture
-    # Each run has a flow of its own, whose second half goes on with what its first half left.
-    flows: deque[Generator[torch.Tensor, None, Outputs]] = deque()
-
-    def begin() -> torch.Tensor:
-        flows.append(self.flow(inputs))
-        return next(flows[-1])
-
-    before = capture(begin, key=f"{self.mode}[{size}].before")
-    self.run_attention(self.current(), before.outputs)
-    after = capture(lambda: self.rest_of(flows.popleft())(), key=f"{self.mode}[{size}].after")
-    return PrefillGraphs(before, after)

@@ -240,7 +240,9 @@ def test_what_contradicts_itself_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
         checked_spec({"only_new": True}, dash="--fuzz-")
     with pytest.raises(UsageError, match="target 'builtin' has no releases"):
         checked_setup(release="1.0")
-    with pytest.raises(UsageError, match="graphs='emulated' is a device on a CPU"):
+    with pytest.raises(
+        UsageError, match="graphs='emulated' sees no launch of a kernel that is compiled"
+    ):
         checked_setup(graphs="emulated", device="cuda", here=False)
     assert checked_setup(graphs="emulated").graphs == "emulated"
 
