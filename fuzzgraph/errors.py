@@ -93,6 +93,10 @@ class KernelNotModelled(FuzzGraphError):
     """A call asks for what a model does not follow; says nothing about the engine."""
 
 
+class KernelNotCompiled(FuzzGraphError):
+    """The compiler of a device refuses a kernel at these shapes; says nothing about replay."""
+
+
 class NotInRelease(FuzzGraphError):
     """The release of this process lacks what a config asks for; says nothing about the engine.
 

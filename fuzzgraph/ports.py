@@ -16,7 +16,7 @@ import torch
 
 from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import EngineConfig, Mode
-from fuzzgraph.errors import TargetFailed
+from fuzzgraph.errors import AdapterUnavailable, TargetFailed
 from fuzzgraph.finding import Clause, Finding
 from fuzzgraph.handover import Excuse
 from fuzzgraph.observation import Engagement, Field, Observation, RunKind, StepRecord
@@ -341,8 +341,15 @@ def use_device(target: Target, device: str) -> None:
     A target whose kernels take other shapes and dtypes on a GPU than in a CPU's interpreter has
     `device_capabilities`; without them it can express the same on both.
     """
+    if device == "cpu":
+        return
+    refused: str = getattr(unwrapped(target), "not_on_device", "")
+    if refused:
+        raise AdapterUnavailable(
+            f"target {target.name!r} does not run on a device: {refused}. Use --device cpu."
+        )
     there: Capabilities | None = getattr(unwrapped(target), "device_capabilities", None)
-    if device != "cpu" and there is not None:
+    if there is not None:
         unwrapped(target).capabilities = there
 
 

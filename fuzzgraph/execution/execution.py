@@ -16,7 +16,7 @@ import torch
 
 from fuzzgraph.capabilities import unsupported_case
 from fuzzgraph.case import Case, EngineConfig
-from fuzzgraph.errors import EngineError, KernelNotModelled, NotInRelease
+from fuzzgraph.errors import EngineError, KernelNotCompiled, KernelNotModelled, NotInRelease
 from fuzzgraph.execution.failures import Border, SessionFailed
 from fuzzgraph.execution.kernels import take_fallbacks, take_unchecked
 from fuzzgraph.execution.open_session import open_session
@@ -104,7 +104,7 @@ class Execution:
             return verdict
         except SessionFailed as lost:
             return self._lost_outside_steps(case, batches[0], lost)
-        except (KernelNotModelled, NotInRelease) as left_out:
+        except (KernelNotModelled, KernelNotCompiled, NotInRelease) as left_out:
             # Half a step was run; the next case gets a fresh session.
             self._sessions.forget(case.config)
             return Verdict(case, self.target.name, skipped=str(left_out))

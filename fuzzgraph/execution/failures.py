@@ -9,7 +9,13 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from fuzzgraph.errors import EngineError, FuzzGraphError, HarnessFailed, TargetFailed
+from fuzzgraph.errors import (
+    EngineError,
+    FuzzGraphError,
+    HarnessFailed,
+    KernelNotCompiled,
+    TargetFailed,
+)
 from fuzzgraph.execution.blame import Blame, frame_of, frames_of
 from fuzzgraph.execution.undersized import undersized_buffer
 from fuzzgraph.memory import GuardedMemory
@@ -49,10 +55,15 @@ class Border:
 
         Raises:
             SessionFailed: the engine failed, which is a finding.
+            KernelNotCompiled: the compiler of a device refused a kernel, which is none.
             TargetFailed, HarnessFailed: the target or FuzzGraph failed, which is not.
         """
         if _passes_unchanged(error):
             return
+        if _is_a_compilers(error):
+            raise KernelNotCompiled(
+                f"a kernel of the engine does not compile for this device: {printable_error(error)}"
+            ) from error
         side = self._blame.side(error)
         if side == "engine":
             where = self._where(error, "engine")
@@ -120,6 +131,14 @@ def _passes_unchanged(error: BaseException) -> bool:
     # need not be installed.
     kind = type(error)
     return (kind.__module__, kind.__name__) == ("_pytest.outcomes", "Failed")
+
+
+def _is_a_compilers(error: BaseException) -> bool:
+    """Whether Triton's compiler refuses a kernel: nothing has run, so nothing was replayed."""
+    # By name, so that Triton need not be there; the interpreter raises none of these.
+    kind = type(error)
+    refusal = kind.__name__ in ("CompilationError", "OutOfResources", "PTXASError")
+    return refusal and kind.__module__.partition(".")[0] == "triton"
 
 
 def printable_error(error: BaseException) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 
 import torch
@@ -167,8 +168,9 @@ class OpenSession:
             with self.border.crossing("check"):
                 self.session.close()
         finally:
-            self.graphs.close()
-            self.memory.release()
+            with self.device_may_be_lost():
+                self.graphs.close()
+                self.memory.release()
             self._images.clear()
             del self._captured  # the largest of what else would wait for the garbage collector
 
@@ -185,6 +187,11 @@ class OpenSession:
             torch.cuda.synchronize(self.memory.device)
         except RuntimeError as error:
             raise EngineError(str(error).partition("\n")[0]) from error
+
+    def device_may_be_lost(self) -> AbstractContextManager[None]:
+        """Around work behind an engine's failure: a device whose context went with it answers
+        nothing any more, and what it says now says nothing of us."""
+        return nullcontext() if self.memory.device.type == "cpu" else suppress(RuntimeError)
 
     def static_buffers(self) -> Iterator[tuple[Field, torch.Tensor]]:
         """Each declared field with the whole buffer that the engine writes it to.

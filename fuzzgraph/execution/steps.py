@@ -7,6 +7,7 @@ saved bytes and attributes, and their effects are undone.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache, partial
 
@@ -80,7 +81,8 @@ class StepRunner:
         except SessionFailed as lost:
             step.failures.append(lost.failure)
             step.accesses, step.misuses = opened.take_accesses(), opened.take_misuses()
-            step.zone_hits = opened.memory.zone_hits(lost.failure.stage)
+            with opened.device_may_be_lost():
+                step.zone_hits = opened.memory.zone_hits(lost.failure.stage)
             return step
         # Memory is checked right after the replay, because every other run overwrites it.
         try:
@@ -97,8 +99,9 @@ class StepRunner:
         except SessionFailed as lost:
             step.failures.append(lost.failure)
         if self._after is not None:
-            opened.restore(self._after)
-            self._kept.put_back()
+            with opened.device_may_be_lost() if step.failures else nullcontext():
+                opened.restore(self._after)
+                self._kept.put_back()
         return step
 
     def run_bare(self, batch: Batch) -> Observation:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fuzzgraph.case import Case, EngineConfig
+from fuzzgraph.errors import AdapterUnavailable
 from fuzzgraph.ports import use_device
 from fuzzgraph.process.interpreter import engine_environment
 from fuzzgraph.strategies import DEFAULT, cases, draw
@@ -45,6 +46,12 @@ def test_heads_that_no_kernel_is_built_for_are_refused_on_a_device() -> None:
         "head_dim=4 with v_head_dim=4 is not driven, only 16 and 16, 32 and 32, 64 and 64, "
         "128 and 128"
     )
+
+
+def test_a_target_that_cannot_be_judged_on_a_device_says_so() -> None:
+    with pytest.raises(AdapterUnavailable, match=r"'sglang-mamba' does not run on a device: .*cpu"):
+        use_device(open_target("sglang-mamba"), "cuda")
+    use_device(open_target("sglang-mamba"), "cpu")
 
 
 def test_the_built_in_engine_expresses_the_same_everywhere() -> None:

@@ -94,3 +94,15 @@ def test_a_line_of_code_without_a_printable_file_is_named_all_the_same() -> None
     with pytest.raises(SessionFailed) as lost:
         Border(BuiltinTarget()).judge(caught.value, "replay")
     assert lost.value.failure.where == r"up\x1b.py:1 in <module>"
+
+
+def test_a_kernel_that_a_devices_compiler_refuses_leaves_the_case_out() -> None:
+    refused = type("CompilationError", (Exception,), {"__module__": "triton.compiler.errors"})
+    verdict = verdict_on(refused("Input shapes should have K >= 16"))
+    assert verdict.findings == ()
+    assert verdict.skipped.startswith("a kernel of the engine does not compile for this device: ")
+
+
+def test_an_error_of_that_name_by_anybody_else_is_a_finding() -> None:
+    own = type("CompilationError", (Exception,), {"__module__": "engine.compiler"})
+    assert finding_of(own("no")).symptom == "exception"

@@ -32,6 +32,8 @@ class ReleasedTarget:
     """Mode whose outputs its sessions promise -> for which cases, '' for all of them."""
     excuses: tuple[Excuse, ...] = ()
     """Rules of handing over that the engine need not follow, each with its source."""
+    not_on_device = ""
+    """Why it cannot be judged on a GPU; '' if it can."""
     any_page_size = False
     """Whether pages of other sizes than `capabilities` draws are driven too."""
 

@@ -93,6 +93,8 @@ FA3 = AttentionBackend(
     stood_in_for=("attention kernels, their planner, and the merge of two parts, by models",),
     kernels=_KERNELS,
     more=FP8_KV,
+    # The compiled kernel rounds weights to FP8 too, further than outputs are held to.
+    on_device=(("kv_dtypes", ("auto",)),),
 )
 
 FA3_DRAFT = replace(FA3, places=((_MODULE, "FlashAttentionMultiStepBackend"),))
