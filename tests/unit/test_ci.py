@@ -118,6 +118,35 @@ def test_of_earlier_nights_the_summary_is_kept_and_of_the_oldest_nothing(shell: 
     assert (runs / left[-1] / "events.jsonl").is_file()
 
 
+def test_several_targets_share_a_night_and_keep_their_states_apart(shell: Shell) -> None:
+    several = "builtin-triton\n  sglang-triton==0.5.13 my.engine:Target"
+    assert shell.run("nightly", FUZZ_TARGETS=several, FUZZ_TIME="2h") == 0
+    runs = [call for call in shell.calls if call.startswith("run ")]
+    assert [call.partition(" --corpus ")[0] for call in runs] == [
+        "run --target builtin-triton --device cpu --time 2400s --profile nightly",
+        "run --target sglang-triton --device cpu --release 0.5.13 --time 2400s --profile nightly",
+        "run --target my.engine:Target --device cpu --time 2400s --profile nightly",
+    ]
+    kept = sorted(path.name for path in (shell.folder / "fuzz-state").iterdir())
+    assert kept == ["builtin-triton", "my.engine-Target", "sglang-triton-0.5.13"]
+
+
+def test_a_target_that_fails_takes_nothing_from_the_others(shell: Shell) -> None:
+    assert shell.run("nightly", ends="3", FUZZ_TARGETS="one two") == 3
+    assert [call.split()[2] for call in shell.calls if call.startswith("run ")] == ["one", "two"]
+
+
+@pytest.mark.parametrize("time", ["8d", "soon", "-5m", "1h30m"])
+def test_a_time_that_cannot_be_shared_is_refused(shell: Shell, time: str) -> None:
+    assert shell.run("nightly", FUZZ_TARGETS="one two", FUZZ_TIME=time) == 2
+    assert not (shell.folder / "calls").exists()
+
+
+def test_an_empty_list_of_targets_is_none(shell: Shell) -> None:
+    shell.run("nightly", FUZZ_TARGETS=" ", FUZZ_TARGET="builtin-triton")
+    assert shell.calls[0].startswith("run --target builtin-triton --device cpu --time 8h ")
+
+
 def test_another_word_is_refused(shell: Shell) -> None:
     assert shell.run("weekly") == 2
 
@@ -148,7 +177,8 @@ def test_the_workflows_call_the_script_and_give_it_what_it_reads() -> None:
         text = workflow.read_text()
         (mode,) = re.findall(r"run: \.ci/fuzz (\w+)", text)
         assert f"  {mode}) " in script
-        assert all(name in script for name in re.findall(r"\bFUZZ_(?:DEVICE|TIME|BIN)\b", text))
+        given = re.findall(r"^ +(FUZZ_[A-Z]+):", text, re.M)
+        assert all(re.search(rf"^#.* {name} ", script, re.M) for name in given)
 
 
 def test_a_push_is_checked_on_the_oldest_and_the_newest_python_that_are_promised() -> None:
