@@ -30,7 +30,7 @@ TODAY = [path for path in DOCUMENTS if path.name != "CHANGELOG.md"]
 SVG = "{http://www.w3.org/2000/svg}"
 OPTIONAL = {"corpus/ledger.toml", "corpus/baseline.jsonl"}
 """Files that a project may have; this one has none."""
-FOLDERS = "fuzzgraph|strategies|oracles|tests|docs|corpus|benchmarks|constraints|reports"
+FOLDERS = "fuzzgraph|strategies|oracles|tests|docs|corpus|benchmarks|constraints|containers|reports"
 
 pytestmark = pytest.mark.skipif(not PAGES, reason="needs the repository")
 every_document = pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
