@@ -13,6 +13,8 @@ JOBS ?= 2
 MARKS ?= not ray
 # Versions of everything: constraints/dev.txt, oldest.txt or newest.txt
 CONSTRAINTS ?= constraints/dev.txt
+# The folder that `make gpu` writes
+GPU_OUT ?= reports/runs/gpu
 # More options for pip, e.g. the index from which a machine without a GPU takes its torch
 PIP_FLAGS ?=
 
@@ -29,7 +31,7 @@ RELEASES_flashinfer := 0.6.3 0.6.18 0.7.2
 # Tiny tensors: more threads than one per process only wait for each other.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help setup fuzz test check fleet engines $(ENGINES) triton-versions bench-lanes bench-speed bench-isolation bench-fleet soak clean
+.PHONY: help setup fuzz test check fleet engines $(ENGINES) triton-versions gpu bench-lanes bench-speed bench-isolation bench-fleet soak clean
 
 help:
 	@echo "make fuzz         find a planted bug, then fuzz the healthy built-in engine for TIME=$(TIME)"
@@ -41,6 +43,7 @@ help:
 	@echo "make flashinfer   fetch real FlashInfer releases"
 	@echo "make engines      all three"
 	@echo "make triton-versions  tests of the lanes under each tested Triton; writes reports/triton.md"
+	@echo "make gpu          what a GPU shows, into GPU_OUT=$(GPU_OUT); with PYTHON's own torch, no network"
 	@echo "make bench-lanes  Triton kernels over lanes; writes reports/lanes.md"
 	@echo "make bench-speed  cases per second; writes reports/speed.md"
 	@echo "make bench-fleet  two shards against one; writes reports/fleet.md"
@@ -105,6 +108,11 @@ $(VENV)/.%-ready: $(READY) constraints/%.txt
 # Fetches each Triton (some 200 MB) into a folder of its own outside; takes a quarter of an hour.
 triton-versions: $(READY)
 	$(BIN)/python benchmarks/triton_versions.py --write reports/triton.md
+
+# On a machine with a GPU, by the Python that has torch for it: nothing is installed. GPU_FLAGS=--emulated
+# runs the same on a CPU.
+gpu:
+	$(PYTHON) benchmarks/gpu.py --out $(GPU_OUT) $(GPU_FLAGS)
 
 # VIZ names the Python of an environment with triton-viz beside the same torch and Triton.
 bench-lanes: $(READY)

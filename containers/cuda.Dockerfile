@@ -1,6 +1,7 @@
 # FuzzGraph for NVIDIA, on PyTorch's image with the torch that sglang 0.5.13 pins. `.ci/container cuda`
 # builds it and runs a night in it; docs/nightly.md says how to bring up a machine.
-ARG IMAGE=pytorch/pytorch:2.11.0-cuda12.8-cudnn9-runtime
+# With CUDA's compiler, by which FlashInfer builds a kernel when it is first asked for.
+ARG IMAGE=pytorch/pytorch:2.11.0-cuda13.0-cudnn9-devel
 FROM ${IMAGE}
 LABEL fuzzgraph=cuda
 
@@ -19,6 +20,7 @@ COPY pyproject.toml ./
 COPY constraints constraints
 COPY containers/install containers/install
 RUN containers/install requirements
+RUN containers/install compiled
 COPY . .
 RUN containers/install package && fuzzgraph --version
 

@@ -111,8 +111,12 @@ def test_the_command_lies_where_the_script_looks_for_it(file: Path) -> None:
     assert f"PATH={folder}:$PATH" in told
 
 
-def test_both_files_install_alike() -> None:
-    ends = [instructions(file)[-13:] for file in DOCKERFILES]
+def test_both_files_install_alike_but_for_kernels_compiled_for_cuda() -> None:
+    compiled = "RUN", "containers/install compiled"
+    assert [compiled in instructions(file) for file in DOCKERFILES] == [
+        "cuda" in file.name for file in DOCKERFILES
+    ]
+    ends = [[each for each in instructions(file) if each != compiled][-13:] for file in DOCKERFILES]
     assert ends[0] == ends[1]
     assert ends[0][0] == ("WORKDIR", "/opt/source")
     runs = [rest for word, rest in ends[0] if word == "RUN"]
