@@ -23,6 +23,10 @@ from fuzzgraph.targets.sglang.cross_attention import cross_attention
 _EAGER = ("decode_wrappers", "prefill_wrappers", "decode_wrapper", "prefill_wrapper")
 """Attributes of the metadata; those of latent attention are single."""
 _KINDS = ("decode", "prefill")
+_BUFFERS = (
+    *("qo_indptr", "paged_kv_indptr", "paged_kv_indices", "paged_kv_last_page_len"),
+    *("kv_indptr", "kv_indices", "custom_mask", "mask_indptr"),
+)
 
 
 def held_wrappers(backend: Any, size: int | None) -> list[Any]:
@@ -37,25 +41,24 @@ def held_wrappers(backend: Any, size: int | None) -> list[Any]:
     return found if isinstance(found, list) else [found]
 
 
+def buffers_of(wrapper: Any) -> Tensors:
+    """What the kernels of a wrapper read, whole: of a model, or of FlashInfer's own wrapper, which
+    has the same buffers and no list of them."""
+    held = {
+        name: getattr(wrapper, f"_{name}_buf", None) for name in getattr(wrapper, "order", _BUFFERS)
+    }
+    return {name: buffer for name, buffer in held.items() if isinstance(buffer, torch.Tensor)}
+
+
 def planned_offsets(wrappers: list[Any]) -> dict[str, torch.Tensor]:
     """What the plan of the layers that see all keys was made of, as tensors."""
     return _offsets(wrappers[-1])
 
 
 def _offsets(wrapper: Any) -> dict[str, torch.Tensor]:
-    made_of: dict[str, list[int]] = getattr(wrapper, "planned", {})  # FlashInfer's own do not tell
+    # FlashInfer's own wrappers keep what their plan was made of to themselves.
+    made_of: dict[str, list[int]] = getattr(wrapper, "planned", {})
     return {name: torch.tensor(values, dtype=torch.int32) for name, values in made_of.items()}
-
-
-_PAGED = ("paged_kv_indptr", "paged_kv_indices", "paged_kv_last_page_len")
-
-
-def _buffers(wrapper: Any) -> Tensors:
-    """What a wrapper's kernels read by their names: of a model of it, or of FlashInfer's own."""
-    if hasattr(wrapper, "order"):
-        return {name: wrapper.buffer(name) for name in wrapper.order}
-    names = _PAGED if "Decode" in type(wrapper).__name__ else ("qo_indptr", *_PAGED)
-    return {name: getattr(wrapper, f"_{name}_buf") for name in names}
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,7 @@ class Wrappers:
         return {
             kind + name.removeprefix("paged_"): buffer
             for kind, wrapper in self._by_kind(wrappers)
-            for name, buffer in _buffers(wrapper).items()
+            for name, buffer in buffers_of(wrapper).items()
         }
 
     def _by_kind(self, wrappers: list[Any]) -> list[tuple[str, Any]]:

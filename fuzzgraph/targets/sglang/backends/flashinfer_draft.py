@@ -12,7 +12,11 @@ import torch
 
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.ports import GraphEngine
-from fuzzgraph.targets.sglang.backends.flashinfer import FLASHINFER
+from fuzzgraph.targets.sglang.backends.flashinfer import (
+    FLASHINFER,
+    buffers_of,
+    planned_offsets,
+)
 from fuzzgraph.targets.sglang.backends.multi_step_draft import (
     MultiStepDraftSession,
     MultiStepDraftTarget,
@@ -59,7 +63,7 @@ class FlashInferDraftSession(MultiStepDraftSession):
 
     def _metadata_tensors(self, size: int | None) -> dict[str, torch.Tensor]:
         return {
-            f"step{step}_{name}": wrapper.buffer(f"paged_{name}")
+            f"step{step}_{name}": buffers_of(wrapper)[f"paged_{name}"]
             for step, wrapper in enumerate(self._wrappers(size))
             for name in ("kv_indptr", "kv_indices")
         }
@@ -70,5 +74,7 @@ class FlashInferDraftSession(MultiStepDraftSession):
     def _used(self, lens: torch.Tensor) -> dict[str, torch.Tensor]:
         used = super()._used(lens)
         for step, wrapper in enumerate(self._wrappers(self._size)):
-            used[f"step{step}_plan"] = torch.tensor(wrapper.planned["kv_indptr"])
+            plan = planned_offsets([wrapper])
+            if plan:
+                used[f"step{step}_plan"] = plan["kv_indptr"].long()
         return used

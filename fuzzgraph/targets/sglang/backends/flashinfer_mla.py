@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from fuzzgraph.targets.offline.flashinfer_wrappers import MODELS
 from fuzzgraph.targets.sglang.backends.attention_backend import ATTENTION, AttentionBackend
-from fuzzgraph.targets.sglang.backends.flashinfer import held_wrappers, planned_offsets
+from fuzzgraph.targets.sglang.backends.flashinfer import buffers_of, held_wrappers, planned_offsets
 
 _MODULE = f"{ATTENTION}.flashinfer_mla_backend"
 
@@ -21,7 +21,7 @@ FLASHINFER_MLA = AttentionBackend(
     page_sizes=(1, 16),
     fields=("kv_indptr", "kv_indices", "qo_indptr"),
     held=held_wrappers,
-    read=lambda wrappers: {"kv_indices": wrappers[-1].buffer("kv_indices")},
+    read=lambda wrappers: {"kv_indices": buffers_of(wrappers[-1])["kv_indices"]},
     planned=planned_offsets,
     kernels=tuple((_MODULE, name, model) for name, model in MODELS.items()),
 )

@@ -25,11 +25,13 @@ from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner, no_forward
 RUNNER_MODULE = "sglang.srt.model_executor.runner.decode_cuda_graph_runner"
 
 
-def shared_output(config: EngineConfig) -> Any:
+def shared_output(config: EngineConfig, device: str) -> Any:
     """The buffer that all graphs write their logits to; nobody promises anything of it here."""
-    return Stub(
-        get_logits_buffer=lambda vocab, rows=None: torch.zeros(rows or config.capture_bs[-1], vocab)
-    )
+
+    def buffer(vocab: int, rows: int | None = None) -> torch.Tensor:
+        return torch.zeros(rows or config.capture_bs[-1], vocab, device=device)
+
+    return Stub(get_logits_buffer=buffer)
 
 
 class DecodeCudaGraphRunnerDriver(RunnerDriver):
@@ -51,7 +53,7 @@ class DecodeCudaGraphRunnerDriver(RunnerDriver):
     ) -> None:
         module = engine_module(RUNNER_MODULE)
         backend = backend_class(graphs, on_capture, "decode")
-        runner.graph_shared_output = shared_output(config)
+        runner.graph_shared_output = shared_output(config, runner.device)
         # Ranks of experts alone compute all rows.
         shards = runner.tp_size > 1 and config.ep_size == 1
         runner.attn_tp_sequence_sharded = lambda tokens: shards

@@ -147,7 +147,7 @@ def draft_worker(runner: ModelRunner, backend: Any, config: EngineConfig, *, kin
     described.vocab_size = LOGITS
     runner.forward = lambda batch, *_, **__: Stub(logits_output=_forward_of(runner, batch))
     runner.draft_attn_backend = backend
-    runner.graph_shared_output = decode_cuda_graph_runner.shared_output(config)
+    runner.graph_shared_output = decode_cuda_graph_runner.shared_output(config, runner.device)
     steps = runner.server_args.speculative_num_steps
     backends = _backends(backend, config, steps)
     for one in backends:

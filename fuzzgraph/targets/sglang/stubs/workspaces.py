@@ -1,7 +1,7 @@
 """Scratch memory of compiled kernels, which backends allocate by the hundred MiB and share.
 
-It is kept small: on a CPU no kernel runs, and on a device batches are a few rows. It is forgotten
-with every session, because sessions stand for processes and their memory goes with them.
+On a CPU no kernel runs, so it is kept small; and it is forgotten with every session, because
+sessions stand for processes and their memory goes with them.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from fuzzgraph.targets.sglang.release import engine_module, has_module
 
 FLASHINFER_BYTES = 4096
 """Of FlashInfer's float workspace, in place of 384 MiB. No model reads it."""
-_DEVICE_BYTES = 32 << 20
-"""Of the same on a device, whose planner takes parts of it for the sums of split rows."""
+_ON_DEVICE_MIB = 64
+"""Where kernels run, in place of 128 to 512: guarded memory is copied at each step, and cases have
+few keys, whose parts that plans put there take less."""
 _SETTING = "SGLANG_FLASHINFER_WORKSPACE_SIZE"
 """What the engine reads from the environment, in bytes."""
 _CONTEXT = "sglang.srt.runtime_context"
@@ -35,7 +36,8 @@ def keep_workspaces_small(**more: str) -> None:
         more: settings of one backend.
     """
     engine_module("sglang.srt.environ")  # looks at what the shell has set
-    size = _DEVICE_BYTES if torch.cuda.is_available() else FLASHINFER_BYTES
+    on_device = torch.cuda.is_available()
+    size = _ON_DEVICE_MIB << 20 if on_device else FLASHINFER_BYTES
     os.environ.update({_SETTING: str(size), **more})
 
 
@@ -50,7 +52,7 @@ def forget_workspaces(module: Any) -> None:
         for name in _KEPT:
             if hasattr(holder, name):
                 setattr(holder, name, None)
-        if hasattr(holder, _MIB) and not torch.cuda.is_available():
-            setattr(holder, _MIB, 1)
+        if hasattr(holder, _MIB):
+            setattr(holder, _MIB, _ON_DEVICE_MIB if torch.cuda.is_available() else 1)
     context = getattr(engine_module(_CONTEXT), "_CONTEXT", None) if has_module(_CONTEXT) else None
     getattr(getattr(context, "resources", None), "buffers", {}).clear()
