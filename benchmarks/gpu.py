@@ -347,8 +347,8 @@ def main() -> int:
     jobs = max(1, (os.cpu_count() or 1) - 1)
     page = Page()
     page.add("Machine", ["```", on.name, readable(examine()), "```"])
-    parts: list[Callable[[], None]] = [lambda: healthy(on, page, 8 if asked.brief else 60)]
-    parts.append(lambda: faults(on, page, sorted(FAULTS)[:: 20 if asked.brief else 1], jobs))
+    parts: list[Callable[[], None]] = [lambda: healthy(on, page, 4 if asked.brief else 60)]
+    parts.append(lambda: faults(on, page, sorted(FAULTS)[:: 27 if asked.brief else 1], jobs))
     if not asked.brief:
         parts.append(lambda: device_tests(page, folder))
         parts.append(lambda: engines(on, page, asked.seconds, folder, jobs, ENGINES))
