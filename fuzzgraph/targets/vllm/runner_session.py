@@ -452,7 +452,7 @@ class RunnerSession(GraphSession):
             needed += range(end - len(scheduled.sampled[name]), end)
         if len(taken) != len(needed):  # then its shape tells
             return taken
-        return hidden.index_copy(0, torch.tensor(needed), taken)
+        return hidden.index_copy(0, torch.tensor(needed, device=hidden.device), taken)
 
     @property
     def roots(self) -> Mapping[str, object]:

@@ -88,7 +88,8 @@ def shown_of_first(
             that is sampled from; offsets of the rows. In the engine's order.
         order: row of the engine of each of `rows`.
     """
-    starts = [int(taken["offsets"][at]) for at in order]
+    first = taken["offsets"].tolist()
+    starts = [first[at] for at in order]
     pairs = [*zip(starts, rows, strict=True)]
     stay = [at for start, row in pairs for at in range(start, start + row.new)]
     computed = [at for start, row in pairs for at in range(start, start + row.tokens)]
@@ -97,5 +98,5 @@ def shown_of_first(
         "first_positions": taken["positions"][stay],
         "first_slots": taken["slots"][computed],
         "first_padded_slots": taken["slots"][len(computed) :],
-        "first_rows": taken["rows"][list(order)] - torch.tensor(starts),
+        "first_rows": taken["rows"][list(order)] - taken["rows"].new_tensor(starts),
     }
