@@ -44,6 +44,7 @@ _PASSED_BY = (
     "targets/offline/cuda_on_cpu",
 )
 _REPLAYS = ("graphs/",)
+_GUARD = f"{_PACKAGE}/memory/"
 
 
 @dataclass(frozen=True)
@@ -145,10 +146,19 @@ class TwoMemories:
         """The innermost call of torch; says nothing where calls are not seen."""
         return _UNSEEN if torch._C._is_torch_function_all_disabled() else self._calls.current
 
-    def refuse(self, what: str) -> None:
-        """Keep what a device refuses here."""
+    def is_guarded(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor lies in guarded memory."""
+        return tensor.untyped_storage()._cdata in self._arenas
+
+    def refuse(self, what: str, *, guarded: bool = False) -> None:
+        """Keep what a device refuses here.
+
+        Args:
+            guarded: whether all that is on the host lies in guarded memory. On a device none does,
+                and guarded memory reads all of its own alike.
+        """
         line, ours = _where()
-        if not line:
+        if not line or (guarded and line.startswith(_GUARD)):
             return
         found = Mixing(line, ours, what)
         self.mixings[found] = self.mixings.get(found, 0) + 1
@@ -250,7 +260,9 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if "host" in held and "device" in held and refused(name, given, held):
             shown = zip(given, held, strict=True)
             told = ", ".join(f"{list(tensor.shape)} {side or '?'}" for tensor, side in shown)
-            self._memories.refuse(f"{name}({told})")
+            mirrors = (tensor for tensor, side in zip(given, held, strict=True) if side == "host")
+            guarded = all(map(self._memories.is_guarded, mirrors))
+            self._memories.refuse(f"{name}({told})", guarded=guarded)
         out = func(*args, **kwargs)
         call = self._memories.call
         side = side_of_result(name, call.named, call.given, held)
