@@ -1,0 +1,233 @@
+"""Compiles notes in forks of this process, because a compiler may end its process.
+
+A fork makes compiled functions of all interpreted ones, Triton's own library included, and so has
+the engine's kernels with all that they call, however the engine made them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from compiled.architectures import Architecture
+from compiled.launches import VENDORS, Note
+
+SECONDS = 120
+"""The longest that one kernel may take for one architecture."""
+_LONGEST = 200
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one note for one architecture."""
+
+    note: int
+    architecture: str
+    kind: str
+    """`compiled`, `refused`, `crashed` or `slow`."""
+    why: str = ""
+    seconds: float = 0.0
+
+
+def compile_all(
+    notes: Sequence[Note], architectures: Sequence[Architecture]
+) -> Iterator[Outcome]:
+    """Every note for every architecture, in order."""
+    work = [(index, each) for index in range(len(notes)) for each in architectures]
+    while work:
+        done = 0
+        for outcome in _forked(notes, work):
+            done += 1
+            yield outcome
+        work = work[done:]
+
+
+def _forked(notes: Sequence[Note], work: Sequence[tuple[int, Architecture]]) -> Iterator[Outcome]:
+    """What one fork says; its death is the outcome of what it was at."""
+    reader, writer = os.pipe()
+    said = tempfile.TemporaryFile()
+    child = os.fork()
+    if child == 0:
+        os.close(reader)
+        os.dup2(said.fileno(), 2)
+        _compile_here(notes, work, writer)
+        os._exit(0)
+    os.close(writer)
+    done = 0
+    begin = time.monotonic()
+    with os.fdopen(reader) as lines:
+        for line in _lines(lines, child):
+            index, architecture = work[done]
+            done += 1
+            begin = time.monotonic()
+            yield Outcome(index, architecture.name, **json.loads(line))
+    _, status = os.waitpid(child, 0)
+    if done < len(work):
+        index, architecture = work[done]
+        taken = time.monotonic() - begin
+        code = os.waitstatus_to_exitcode(status)
+        name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        said.seek(0)
+        kind = "slow" if name == "SIGALRM" else "crashed"
+        telling = _telling(said.read().decode(errors="replace"))
+        yield Outcome(index, architecture.name, kind, ": ".join(filter(None, (name, telling))), taken)
+
+
+def _lines(lines: Any, child: int) -> Iterator[str]:
+    for line in lines:
+        if not line.endswith("\n"):
+            return  # it died while it wrote
+        yield line
+
+
+def _compile_here(notes: Sequence[Note], work: Sequence[tuple[int, Architecture]], out: int) -> None:
+    made = compiled_functions()
+    for index, architecture in work:
+        signal.alarm(SECONDS)
+        begin = time.monotonic()
+        os.ftruncate(2, 0)
+        kind, why = "compiled", ""
+        try:
+            why = over_limits(compiled(notes[index], architecture, made), architecture)
+            kind = "refused" if why else "compiled"
+        except BaseException as error:  # whatever a compiler raises is its answer
+            kind, why = "refused", _first_cause(error)
+        signal.alarm(0)
+        answer = {"kind": kind, "why": why, "seconds": round(time.monotonic() - begin, 2)}
+        os.write(out, (json.dumps(answer) + "\n").encode())
+
+
+def compiled(note: Note, architecture: Architecture, made: Mapping[int, Any]) -> Any:
+    """The compiled kernel.
+
+    Raises:
+        Exception: the compiler refuses it.
+    """
+    import triton
+    from triton.compiler import ASTSource, make_backend
+    from triton.runtime import driver
+
+    target = architecture.target()
+    driver.set_active(_Driver(target))
+    backend = make_backend(target)
+    vendor = 1 + VENDORS.index(architecture.backend)
+    function = made[id(note.kernel)]
+    constants = {name: _constant(value, made) for name, value in note.values.items()}
+    order = list(note.types)
+    attributes = {
+        (order.index(name),): backend.parse_attr(kinds[vendor])
+        for name, kinds in note.types.items()
+        if isinstance(kinds[vendor], str) and kinds[0] != "constexpr"
+    }
+    source = ASTSource(
+        function,
+        {name: kinds[0] for name, kinds in note.types.items()},
+        {(order.index(name),): value for name, value in constants.items()},
+        attributes,
+    )
+    return triton.compile(source, target=target, options=dict(note.options))
+
+
+def over_limits(kernel: Any, architecture: Architecture) -> str:
+    """Why the device would refuse to launch what was compiled; "" if it would not."""
+    if kernel.metadata.shared > architecture.shared:
+        return (
+            f"shared memory: {kernel.metadata.shared} bytes, of {architecture.shared} that"
+            f" {architecture.name} has"
+        )
+    return ""
+
+
+class _Driver:
+    """What code in kernels asks of the device at hand."""
+
+    def __init__(self, target: Any) -> None:
+        self._target = target
+
+    def get_current_target(self) -> Any:
+        return self._target
+
+
+def _constant(value: Any, made: Mapping[int, Any]) -> Any:
+    from triton.runtime.interpreter import InterpretedFunction
+
+    if isinstance(value, InterpretedFunction):
+        return made[id(value)]
+    return int(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+class _Made(dict[int, Any]):
+    """Interpreted function, by its identity -> the compiled one; made when it is first asked for."""
+
+    def of(self, function: Any) -> Any:
+        from triton.runtime.jit import JITFunction
+
+        if id(function) not in self:
+            self[id(function)] = JITFunction(function.fn, **function.kwargs)
+            self._close_over(function.fn)
+        return self[id(function)]
+
+    def _close_over(self, function: Any) -> None:
+        """Replace what the kernel's own cells hold."""
+        from triton.runtime.interpreter import InterpretedFunction
+
+        for cell in function.__closure__ or ():
+            if isinstance(cell.cell_contents, InterpretedFunction):
+                cell.cell_contents = self.of(cell.cell_contents)
+
+
+def compiled_functions() -> Mapping[int, Any]:
+    """Put compiled functions in the place of all interpreted ones, for the rest of this process."""
+    import triton
+    from triton.runtime.interpreter import InterpretedFunction
+
+    triton.knobs.runtime.interpret = False
+    os.environ.pop("TRITON_INTERPRET", None)
+    made = _Made()
+    import gc
+
+    for each in gc.get_objects():
+        if type(each) is InterpretedFunction:
+            made.of(each)
+    for module in list(sys.modules.values()):
+        for name, value in list(getattr(module, "__dict__", {}).items()):
+            if type(value) is InterpretedFunction:
+                setattr(module, name, made.of(value))
+    for name, value in list(vars(triton.language).items()):
+        if type(value) is type(triton.language.sum) and hasattr(triton.language.tensor, name):
+            setattr(triton.language.tensor, name, value)
+    return made
+
+
+def _first_cause(error: BaseException) -> str:
+    """What the compiler said, in a line."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    os.lseek(2, 0, 0)
+    beside = _telling(os.read(2, 1 << 16).decode(errors="replace"))
+    said = _telling(str(error)) or str(error).strip().partition("\n")[0]
+    text = f"{type(error).__name__}: {said}"
+    return _short(f"{text} ({beside})" if beside else text)
+
+
+def _telling(text: str) -> str:
+    """The line in which a compiler says what is wrong; "" if none does."""
+    lines = [line.strip() for line in text.splitlines()]
+    for mark in ("error:", "LLVM ERROR", "Assertion", "fatal", "Error", "must", "should"):
+        for line in lines:
+            if mark in line:
+                return _short(line.rpartition("error:")[2] if mark == "error:" else line)
+    return ""
+
+
+def _short(text: str) -> str:
+    plain = re.sub(r"0x[0-9a-f]+", "...", " ".join(text.split()))
+    return re.sub(r"(/[\w.+-]+)+/", "", plain)[:_LONGEST]

@@ -1,0 +1,107 @@
+"""Runs drawn cases of a target at the head dims of a device, and notes what they launch.
+
+The history and all other dimensions of a case are the strategies'; its head dims are those asked
+for, where the target opens such a config.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from compiled.launches import Notes, noting
+from fuzzgraph.case import Case, EngineConfig
+from fuzzgraph.case.config_rules import validate_config
+from fuzzgraph.errors import FuzzGraphError
+from fuzzgraph.execution import Execution
+from fuzzgraph.ports import Target, load_engine
+from fuzzgraph.run.spec import Setup
+from fuzzgraph.strategies import CI, cases, draw
+from fuzzgraph.targets import open_target
+from fuzzgraph.worker.bytecode import import_engine_from
+
+HEAD_DIMS = ((4, 4), (8, 8), (16, 16), (16, 8), (24, 16), (32, 32), (64, 64), (128, 128))
+LATENT_DIMS = ((4, 3), (8, 7), (16, 15), (32, 31), (48, 32), (288, 256), (576, 512))
+"""Width of a row, and of the value in it."""
+HEADS = ((2, 2), (4, 2), (4, 1))
+DRAWN = "drawn"
+
+
+def opened(name: str, path: Path | None) -> Target:
+    """A target on the release that lies in a folder, in this process for its whole life."""
+    if path is not None:
+        import_engine_from([str(path)], Setup(target=name))
+    target = open_target(name)
+    load_engine(target)
+    return target
+
+
+def noted(target: Target, count: int, seed: int) -> Iterator[tuple[str, str, Notes]]:
+    """Shape, what kept cases from running, and the launches of cases of that shape.
+
+    The first are as drawn. Of each other shape there are `count` cases at most.
+    """
+    drawn = _drawn(target, count, seed)
+    execution = Execution(target)
+    yield (DRAWN, *_run(execution, drawn))
+    latent = set(target.capabilities.attentions) == {"mla"}
+    for dims in LATENT_DIMS if latent else HEAD_DIMS:
+        shaped = _shaped(target, drawn, dims)
+        if shaped:
+            yield ("x".join(map(str, dims)), *_run(execution, shaped))
+
+
+def _drawn(target: Target, count: int, seed: int) -> list[Case]:
+    found: list[Case] = []
+
+    def supports(config: EngineConfig) -> bool:
+        return target.unsupported(config) is None
+
+    draw(cases(target.capabilities, CI.at(seed), supports=supports), seed, count, found.append)
+    return found
+
+
+def _shaped(target: Target, drawn: list[Case], dims: tuple[int, int]) -> list[Case]:
+    """The cases with these dims of their heads, where the target opens them.
+
+    Heads and dtypes take turns, because few cases alone would leave some of them out.
+    """
+    found, can = [], target.capabilities
+    kinds = [(heads, dtype) for heads in HEADS for dtype in can.dtypes]
+    for number, case in enumerate(drawn):
+        turned = kinds[number % len(kinds) :] + kinds[: number % len(kinds)]
+        for heads, dtype in (*turned, ((), "")):
+            changed = {"head_dim": dims[0], "v_head_dim": dims[1]}
+            if heads:
+                changed |= {"num_q_heads": heads[0], "num_kv_heads": heads[1], "dtype": dtype}
+            config = msgspec.structs.replace(case.config, **changed)
+            if _opens(target, config):
+                found.append(msgspec.structs.replace(case, config=config))
+                break
+    return found
+
+
+def _opens(target: Target, config: EngineConfig) -> bool:
+    try:
+        validate_config(config)
+    except FuzzGraphError:
+        return False
+    return target.unsupported(config) is None
+
+
+def _run(execution: Execution, chosen: list[Case]) -> tuple[str, Notes]:
+    notes, kept = Notes(), ""
+    with noting(notes):
+        for case in chosen:
+            try:
+                verdict = execution.run_case(case)
+            except FuzzGraphError as error:
+                kept = kept or str(error).partition("\n")[0]
+                continue
+            stumbled = [each.message for each in verdict.findings if each.oracle == "survival"]
+            kept = kept or verdict.skipped or (stumbled[0] if stumbled else "")
+    print(f"{len(chosen)} cases, {notes.launches} launches: {len(notes)}", file=sys.stderr)
+    return kept, notes
