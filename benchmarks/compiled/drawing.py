@@ -6,8 +6,8 @@ for, where the target opens such a config.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 
 import msgspec
@@ -23,11 +23,10 @@ from fuzzgraph.strategies import CI, cases, draw
 from fuzzgraph.targets import open_target
 from fuzzgraph.worker.bytecode import import_engine_from
 
-HEAD_DIMS = ((4, 4), (8, 8), (16, 16), (16, 8), (24, 16), (32, 32), (64, 64), (128, 128))
-LATENT_DIMS = ((4, 3), (8, 7), (16, 15), (32, 31), (48, 32), (288, 256), (576, 512))
+HEAD_DIMS = ((4, 4), (8, 8), (12, 12), (16, 8), (16, 16), (64, 64), (128, 128))
+LATENT_DIMS = ((4, 3), (8, 7), (12, 11), (16, 15), (64, 63), (128, 127), (576, 512))
 """Width of a row, and of the value in it."""
 HEADS = ((2, 2), (4, 2), (4, 1))
-DRAWN = "drawn"
 
 
 def opened(name: str, path: Path | None) -> Target:
@@ -39,19 +38,25 @@ def opened(name: str, path: Path | None) -> Target:
     return target
 
 
-def noted(target: Target, count: int, seed: int) -> Iterator[tuple[str, str, Notes]]:
+def noted(
+    target: Target, count: int, seed: int, shapes: Sequence[str] = ()
+) -> Iterator[tuple[str, str, Notes]]:
     """Shape, what kept cases from running, and the launches of cases of that shape.
 
-    The first are as drawn. Of each other shape there are `count` cases at most.
+    Args:
+        count: how many cases are drawn; each other shape is given to all of them.
+        shapes: those that are run, e.g. "16x8"; () for all.
     """
     drawn = _drawn(target, count, seed)
-    execution = Execution(target)
-    yield (DRAWN, *_run(execution, drawn))
     latent = set(target.capabilities.attentions) == {"mla"}
-    for dims in LATENT_DIMS if latent else HEAD_DIMS:
-        shaped = _shaped(target, drawn, dims)
-        if shaped:
-            yield ("x".join(map(str, dims)), *_run(execution, shaped))
+    given = [_shaped(target, drawn, dims) for dims in (LATENT_DIMS if latent else HEAD_DIMS)]
+    by_shape: dict[tuple[int, int], list[Case]] = {}
+    for case in [*drawn, *chain.from_iterable(given)]:
+        by_shape.setdefault((case.config.head_dim, case.config.v_head_dim), []).append(case)
+    execution = Execution(target)
+    for (width, value), chosen in sorted(by_shape.items()):
+        if not shapes or f"{width}x{value}" in shapes:
+            yield (f"{width}x{value}", *_run(execution, chosen))
 
 
 def _drawn(target: Target, count: int, seed: int) -> list[Case]:
@@ -103,5 +108,4 @@ def _run(execution: Execution, chosen: list[Case]) -> tuple[str, Notes]:
                 continue
             stumbled = [each.message for each in verdict.findings if each.oracle == "survival"]
             kept = kept or verdict.skipped or (stumbled[0] if stumbled else "")
-    print(f"{len(chosen)} cases, {notes.launches} launches: {len(notes)}", file=sys.stderr)
     return kept, notes

@@ -9,6 +9,7 @@ first that was seen.
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -16,7 +17,6 @@ from typing import Any
 
 import triton.language as tl
 from triton._C.libtriton import native_specialize_impl
-from triton.runtime.autotuner import Autotuner
 from triton.runtime.interpreter import InterpretedFunction
 from triton.runtime.jit import KernelParam
 
@@ -57,12 +57,10 @@ class Note:
             return None
         return replace(self, types=types, values=values)
 
-    def told(self) -> dict[str, str]:
-        """Types and constants as text."""
-        return {
-            name: repr(self.values[name]) if kinds[0] == "constexpr" else str(kinds[0])
-            for name, kinds in self.types.items()
-        }
+    def floats(self) -> str:
+        """The kinds of floats that its pointers lead to, e.g. "bf16 fp32"."""
+        named = re.findall(r"\*k?(fp\w+|bf16)", repr([kinds[0] for kinds in self.types.values()]))
+        return " ".join(sorted(set(named)))
 
 
 def _kind(name: str, kinds: tuple[Any, ...], values: Mapping[str, Any]) -> Any:
@@ -178,8 +176,8 @@ def _backend(vendor: str) -> Any:
 
 @contextmanager
 def noting(notes: Notes) -> Iterator[None]:
-    """Note every launch inside; of an autotuned kernel also the configs that are not chosen."""
-    run, tuned = InterpretedFunction.run, Autotuner.run
+    """Note every launch inside; of an autotuned kernel the config that the interpreter runs."""
+    run = InterpretedFunction.run
 
     def noted(kernel: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
         notes.add(kernel, args, kwargs)
@@ -189,4 +187,4 @@ def noting(notes: Notes) -> Iterator[None]:
     try:
         yield
     finally:
-        InterpretedFunction.run, Autotuner.run = run, tuned
+        InterpretedFunction.run = run
