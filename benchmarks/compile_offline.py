@@ -52,9 +52,16 @@ def of_one(asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
     shapes = list(filter(None, asked.shapes.split(",")))
     seen: set[Any] = set()
     for shape, kept, notes in noted(target, asked.cases, asked.seed, shapes):
-        yield {"shape": shape, "kept": kept, "launches": notes.launches, "unread": notes.unread}
-        fresh = [note for note in notes.all() if note.key() not in seen]
+        every = [note for note in notes.all() if note.key() not in seen]
+        fresh = first_of_each(every, asked.most)
         seen.update(note.key() for note in fresh)
+        yield {
+            "shape": shape,
+            "kept": kept,
+            "launches": notes.launches,
+            "left_out": len(every) - len(fresh),
+            "unread": notes.unread,
+        }
         for outcome in compile_all(fresh, architectures):
             note = fresh[outcome.note]
             yield {
@@ -68,12 +75,25 @@ def of_one(asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
             }
 
 
+def first_of_each(notes: Sequence[Any], most: int) -> list[Any]:
+    """So many of each kernel with the same kinds of floats; all of them for 0."""
+    counts: dict[Any, int] = {}
+    chosen = []
+    for note in notes:
+        kind = note.module, note.name, note.floats()
+        counts[kind] = counts.get(kind, 0) + 1
+        if not most or counts[kind] <= most:
+            chosen.append(note)
+    return chosen
+
+
 def run(target: str, release: str, out: Path, asked: argparse.Namespace) -> None:
     """Put what came of a target on a release into its file, whole or not at all."""
     file = out / f"{target} {release or 'here'}.jsonl"
     if file.exists():
         return
     command = [sys.executable, __file__, "--one", target, "--cases", str(asked.cases)]
+    command += ["--most", str(asked.most), "--seed", str(asked.seed)]
     if release:
         command += ["--path", str(releases.ensure(*releases.parse(release)))]
     environment = {**os.environ, "TRITON_CACHE_DIR": str(out / "triton-cache")}
@@ -127,6 +147,7 @@ def main() -> None:
     parser.add_argument("targets", nargs="*", help="all that are built in without any")
     parser.add_argument("--release", default=RELEASES, help="with commas between")
     parser.add_argument("--cases", type=int, default=4, help="drawn for each target")
+    parser.add_argument("--most", type=int, default=3, help="of a kernel at one shape; 0 for all")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, help="keeps what each target said")
     parser.add_argument("--one", metavar="TARGET", help="print JSON of this one")
@@ -145,7 +166,7 @@ def main() -> None:
         wanted = list(chosen(asked))
         for target, release in wanted:
             run(target, release, out, asked)
-        publish(page(read(out, wanted), asked.cases), asked)
+        publish(page(read(out, wanted), asked.cases, asked.most), asked)
 
 
 if __name__ == "__main__":

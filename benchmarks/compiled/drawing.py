@@ -17,6 +17,7 @@ from fuzzgraph.case import Case, EngineConfig
 from fuzzgraph.case.config_rules import validate_config
 from fuzzgraph.errors import FuzzGraphError
 from fuzzgraph.execution import Execution
+from fuzzgraph.faults import FAULTS, open_fault
 from fuzzgraph.ports import Target, load_engine
 from fuzzgraph.run.spec import Setup
 from fuzzgraph.strategies import CI, cases, draw
@@ -30,10 +31,13 @@ HEADS = ((2, 2), (4, 2), (4, 1))
 
 
 def opened(name: str, path: Path | None) -> Target:
-    """A target on the release that lies in a folder, in this process for its whole life."""
+    """A target or planted fault, on the release that lies in a folder if one is given.
+
+    This process has the release for its whole life.
+    """
     if path is not None:
         import_engine_from([str(path)], Setup(target=name))
-    target = open_target(name)
+    target = open_fault(name) if name in FAULTS else open_target(name)
     load_engine(target)
     return target
 

@@ -24,12 +24,15 @@ refused, because a launch would be.
 
 Constants are those that the engine chose here, where it takes the machine for an NVIDIA GPU: on AMD
 it may choose others. Of autotuned kernels the first config was compiled, and of launches that
-differ only in which numbers are 1, or which ones 16 divides, the first."""
+differ only in which numbers are 1, or which ones 16 divides, the first. Of a kernel with the same
+kinds of floats at the same head dims {most} were compiled, where more were launched."""
 
 
-def page(found: Found, cases: int) -> str:
+def page(found: Found, cases: int, most: int) -> str:
     """All of it as Markdown."""
-    text = _TEXT.format(cases=cases, triton=version("triton"), machine=platform.machine())
+    text = _TEXT.format(
+        cases=cases, most=most, triton=version("triton"), machine=platform.machine()
+    )
     sections = [text, "\n".join(_summary(found)), "\n".join(_refusals(found))]
     sections += ["\n".join(_targets(found)), "\n".join(_silent(found))]
     return "\n\n".join(sections) + "\n"
