@@ -6,6 +6,7 @@ the engine's kernels with all that they call, however the engine made them.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import os
@@ -18,9 +19,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from compiled.architectures import Architecture
+from compiled.language import put_back
 from compiled.launches import VENDORS, Note
 
-SECONDS = 120
+SECONDS = 60
 """The longest that one kernel may take for one architecture."""
 _LONGEST = 200
 
@@ -53,6 +55,7 @@ def _forked(notes: Sequence[Note], work: Sequence[tuple[int, Architecture]]) -> 
     with tempfile.TemporaryFile() as errors:
         child = os.fork()
         if child == 0:
+            os.setpgid(0, 0)
             os.close(reader)
             os.dup2(errors.fileno(), 2)
             _compile_here(notes, work, writer)
@@ -66,6 +69,8 @@ def _forked(notes: Sequence[Note], work: Sequence[tuple[int, Architecture]]) -> 
                     done += 1
                     yield Outcome(index, architecture.name, **json.loads(line))
         _, status = os.waitpid(child, 0)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child, signal.SIGKILL)  # an assembler that a dead compiler had started
         if status:
             index, architecture = work[done]
             errors.seek(0)
@@ -190,6 +195,7 @@ def compiled_functions() -> Mapping[int, Any]:
 
     triton.knobs.runtime.interpret = False
     os.environ.pop("TRITON_INTERPRET", None)
+    put_back()
     made = _Made()
     for each in gc.get_objects():
         if type(each) is InterpretedFunction:
@@ -210,7 +216,7 @@ def _first_cause(error: BaseException) -> str:
         error = error.__cause__
     os.lseek(2, 0, 0)
     beside = _telling(os.read(2, 1 << 16).decode(errors="replace"))
-    said = _telling(str(error)) or str(error).strip().partition("\n")[0]
+    said = _telling(str(error)) or str(error).strip().rpartition("\n")[2].strip(" ^")
     text = f"{type(error).__name__}: {said}"
     return _short(f"{text} ({beside})" if beside else text)
 

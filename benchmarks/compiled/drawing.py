@@ -7,10 +7,13 @@ for, where the target opens such a config.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib import import_module
 from itertools import chain
 from pathlib import Path
 
 import msgspec
+import torch
 
 from compiled.launches import Notes, noting
 from fuzzgraph.case import Case, EngineConfig
@@ -18,6 +21,7 @@ from fuzzgraph.case.config_rules import validate_config
 from fuzzgraph.errors import FuzzGraphError
 from fuzzgraph.execution import Execution
 from fuzzgraph.faults import FAULTS, open_fault
+from fuzzgraph.lanes import lanes
 from fuzzgraph.ports import Target, load_engine
 from fuzzgraph.run.spec import Setup
 from fuzzgraph.strategies import CI, cases, draw
@@ -57,7 +61,8 @@ def noted(
     by_shape: dict[tuple[int, int], list[Case]] = {}
     for case in [*drawn, *chain.from_iterable(given)]:
         by_shape.setdefault((case.config.head_dim, case.config.v_head_dim), []).append(case)
-    execution = Execution(target)
+    ours = not getattr(target, "package", "")
+    execution = Execution(target, Setup(target=target.name, second_opinion=ours))
     for (width, value), chosen in sorted(by_shape.items()):
         if not shapes or f"{width}x{value}" in shapes:
             yield (f"{width}x{value}", *_run(execution, chosen))
@@ -101,9 +106,24 @@ def _opens(target: Target, config: EngineConfig) -> bool:
     return target.unsupported(config) is None
 
 
+@contextmanager
+def _own_kernels_as_compiled() -> Iterator[None]:
+    """FuzzGraph's own kernels are launched in programs of the size that a device gets."""
+    own = "fuzzgraph.targets.builtin.attention.triton_kernel", "fuzzgraph.reference.triton_eager"
+    modules = list(map(import_module, own))
+    for module in modules:
+        vars(module).update(_INTERPRETED=False)
+    vars(modules[1]).update(_device=lambda: torch.device("cpu"), nullcontext=lanes)
+    try:
+        yield
+    finally:
+        for module in modules:
+            vars(module).update(_INTERPRETED=True)
+
+
 def _run(execution: Execution, chosen: list[Case]) -> tuple[str, Notes]:
     notes, kept = Notes(), ""
-    with noting(notes):
+    with noting(notes), _own_kernels_as_compiled():
         for case in chosen:
             try:
                 verdict = execution.run_case(case)
