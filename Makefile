@@ -31,7 +31,7 @@ RELEASES_flashinfer := 0.6.3 0.6.18 0.7.2
 # Tiny tensors: more threads than one per process only wait for each other.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help setup fuzz test check fleet engines $(ENGINES) triton-versions gpu bench-lanes bench-speed bench-isolation bench-fleet soak clean
+.PHONY: help setup fuzz test check fleet engines $(ENGINES) triton-versions gpu bench-lanes bench-compiled bench-speed bench-isolation bench-fleet soak clean
 
 help:
 	@echo "make fuzz         find a planted bug, then fuzz the healthy built-in engine for TIME=$(TIME)"
@@ -45,6 +45,7 @@ help:
 	@echo "make triton-versions  tests of the lanes under each tested Triton; writes reports/triton.md"
 	@echo "make gpu          what a GPU shows, into GPU_OUT=$(GPU_OUT); with PYTHON's own torch, no network"
 	@echo "make bench-lanes  Triton kernels over lanes; writes reports/lanes.md"
+	@echo "make bench-compiled  targets' Triton kernels, compiled without a device; writes reports/compiled.md"
 	@echo "make bench-speed  cases per second; writes reports/speed.md"
 	@echo "make bench-fleet  two shards against one; writes reports/fleet.md"
 	@echo "make bench-isolation  cost of a worker; writes reports/isolation.md"
@@ -117,6 +118,11 @@ gpu:
 # VIZ names the Python of an environment with triton-viz beside the same torch and Triton.
 bench-lanes: $(READY)
 	$(BIN)/python benchmarks/lanes/run.py --sweep 100 $(if $(VIZ),--viz $(VIZ)) --write reports/lanes.md
+
+# What each target said is kept in OUT, so that a run that was cut off goes on.
+OUT ?= fuzz-out/compiled
+bench-compiled: $(READY)
+	$(BIN)/python benchmarks/compile_offline.py --cases 3 --most 1 --out $(OUT) --write reports/compiled.md
 
 bench-speed: $(READY)
 	$(BIN)/python benchmarks/speed.py --write reports/speed.md
