@@ -7,16 +7,17 @@ the engine's kernels with all that they call, however the engine made them.
 from __future__ import annotations
 
 import contextlib
-import gc
 import json
 import os
 import re
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NoReturn
 
 from compiled.architectures import Architecture
 from compiled.language import put_back
@@ -25,6 +26,8 @@ from compiled.launches import VENDORS, Note
 SECONDS = 60
 """The longest that one kernel may take for one architecture."""
 _LONGEST = 200
+_OURS = 70
+"""Exit code of a fork that failed by itself (EX_SOFTWARE of sysexits.h)."""
 
 
 @dataclass(frozen=True)
@@ -55,11 +58,8 @@ def _forked(notes: Sequence[Note], work: Sequence[tuple[int, Architecture]]) -> 
     with tempfile.TemporaryFile() as errors:
         child = os.fork()
         if child == 0:
-            os.setpgid(0, 0)
             os.close(reader)
-            os.dup2(errors.fileno(), 2)
-            _compile_here(notes, work, writer)
-            os._exit(0)
+            _in_the_fork(notes, work, errors.fileno(), writer)
         os.close(writer)
         done = 0
         with os.fdopen(reader) as lines:
@@ -72,10 +72,29 @@ def _forked(notes: Sequence[Note], work: Sequence[tuple[int, Architecture]]) -> 
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child, signal.SIGKILL)  # an assembler that a dead compiler had started
         if status:
-            index, architecture = work[done]
+            code = os.waitstatus_to_exitcode(status)
             errors.seek(0)
             said = errors.read().decode(errors="replace")
-            yield Outcome(index, architecture.name, *_end(os.waitstatus_to_exitcode(status), said))
+            if code == _OURS:  # a bug of this benchmark must not pass for a refusal
+                raise RuntimeError(f"a fork failed before its compiler was asked: {said}")
+            index, architecture = work[done]
+            yield Outcome(index, architecture.name, *_end(code, said))
+
+
+def _in_the_fork(
+    notes: Sequence[Note], work: Sequence[tuple[int, Architecture]], errors: int, out: int
+) -> NoReturn:
+    """Compile, and end this process, whatever happens: it is a copy of one that goes on."""
+    code = _OURS
+    try:
+        os.setpgid(0, 0)
+        os.dup2(errors, 2)
+        _compile_here(notes, work, out)
+        code = 0
+    except BaseException:
+        os.write(2, traceback.format_exc().encode())
+    finally:
+        os._exit(code)
 
 
 def _end(code: int, said: str) -> tuple[str, str]:
@@ -95,8 +114,9 @@ def _compile_here(
         os.lseek(2, 0, 0)
         os.ftruncate(2, 0)
         why, inside = "", False
+        compile_note = prepared(notes[index], architecture, made)  # what this raises is our error
         try:
-            why = over_limits(compiled(notes[index], architecture, made), architecture)
+            why = over_limits(compile_note(), architecture)
         except BaseException as error:  # whatever a compiler raises is its answer
             why = _first_cause(error)
             inside = isinstance(error, RuntimeError)
@@ -108,12 +128,8 @@ def _compile_here(
             return
 
 
-def compiled(note: Note, architecture: Architecture, made: Mapping[int, Any]) -> Any:
-    """The compiled kernel.
-
-    Raises:
-        Exception: the compiler refuses it.
-    """
+def prepared(note: Note, architecture: Architecture, made: _Made) -> Callable[[], Any]:
+    """Compiles the note when it is called; that call raises what the compiler says."""
     import triton
     from triton.compiler import ASTSource, make_backend
     from triton.runtime import driver
@@ -122,7 +138,7 @@ def compiled(note: Note, architecture: Architecture, made: Mapping[int, Any]) ->
     driver.set_active(_Driver(target))
     backend = make_backend(target)
     vendor = 1 + VENDORS.index(architecture.backend)
-    function = made[id(note.kernel)]
+    function = made.of(note.kernel)
     constants = {name: _constant(value, made) for name, value in note.values.items()}
     order = list(note.types)
     attributes = {
@@ -136,7 +152,7 @@ def compiled(note: Note, architecture: Architecture, made: Mapping[int, Any]) ->
         {(order.index(name),): value for name, value in constants.items()},
         attributes,
     )
-    return triton.compile(source, target=target, options=dict(note.options))
+    return partial(triton.compile, source, target=target, options=dict(note.options))
 
 
 def over_limits(kernel: Any, architecture: Architecture) -> str:
@@ -159,11 +175,11 @@ class _Driver:
         return self._target
 
 
-def _constant(value: Any, made: Mapping[int, Any]) -> Any:
+def _constant(value: Any, made: _Made) -> Any:
     from triton.runtime.interpreter import InterpretedFunction
 
     if isinstance(value, InterpretedFunction):
-        return made[id(value)]
+        return made.of(value)
     return int(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
@@ -188,7 +204,7 @@ class _Made(dict[int, Any]):
                 cell.cell_contents = self.of(cell.cell_contents)
 
 
-def compiled_functions() -> Mapping[int, Any]:
+def compiled_functions() -> _Made:
     """Put compiled functions in the place of all interpreted ones, for the rest of this process."""
     import triton
     from triton.runtime.interpreter import InterpretedFunction
@@ -197,13 +213,11 @@ def compiled_functions() -> Mapping[int, Any]:
     os.environ.pop("TRITON_INTERPRET", None)
     put_back()
     made = _Made()
-    for each in gc.get_objects():
-        if type(each) is InterpretedFunction:
-            made.of(each)
     for module in list(sys.modules.values()):
         for name, value in list(getattr(module, "__dict__", {}).items()):
             if type(value) is InterpretedFunction:
-                setattr(module, name, made.of(value))
+                with contextlib.suppress(ValueError):  # it has no source, so no kernel can call it
+                    setattr(module, name, made.of(value))
     for name, value in list(vars(triton.language).items()):
         if type(value) is type(triton.language.sum) and hasattr(triton.language.tensor, name):
             setattr(triton.language.tensor, name, value)
