@@ -18,6 +18,7 @@ from fuzzgraph.case.verified_states import verified_prompts, verifies_states
 from fuzzgraph.case.waiting import first_wait
 from fuzzgraph.errors import UsageError
 
+_ANY_HEAD_DIMS = ((0, 0),)
 _OTHERS: dict[str, tuple[Any, Any]] = {
     "max_batch": (8, 8),
     "min_spec_steps": (1, 1),
@@ -33,7 +34,7 @@ _OTHERS: dict[str, tuple[Any, Any]] = {
     "fp8_kv_beside": ("", ""),
     # Pairs of `head_dim` and `v_head_dim` that kernels are built for; (0, 0) for any up to
     # `max_head_dim`. The first one is the simplest.
-    "head_dims": (((0, 0),), ((0, 0),)),
+    "head_dims": (_ANY_HEAD_DIMS, _ANY_HEAD_DIMS),
     # Query heads that kernels of latent attention are built for; 0 for any number.
     "latent_heads": ((0,), (0,)),
     "mrope": (False, True),  # whether steps bring the optional multi-modal position input
@@ -67,10 +68,6 @@ _OTHERS: dict[str, tuple[Any, Any]] = {
     "swa_only": (False, False),
 }
 """What no single dimension of a config says: default and widest value."""
-
-
-ANY_HEAD_DIMS = ((0, 0),)
-"""`head_dims` of kernels that take any."""
 
 
 def _default_and_widest(row: DimensionRow) -> tuple[Any, Any]:
@@ -125,6 +122,11 @@ class Capabilities:
             for name, (default, _) in _FIELDS.items()
         }
         vars(self).update(values, _hash=hash(tuple(values.values())))
+
+    @property
+    def built_heads(self) -> tuple[tuple[int, int], ...]:
+        """Pairs of `head_dim` and `v_head_dim` to choose from; () where kernels take any."""
+        return () if self.head_dims == _ANY_HEAD_DIMS else self.head_dims
 
     def replace(self, **changes: Any) -> Capabilities:
         """The same capabilities but for these fields."""
@@ -194,8 +196,8 @@ def unsupported_setting(capabilities: Capabilities, config: EngineConfig) -> str
             reason = _refused(row, value, has)
             if reason is not None:
                 return reason
-    dims, built = (config.head_dim, config.v_head_dim), capabilities.head_dims
-    if built != ANY_HEAD_DIMS and dims not in built:
+    dims, built = (config.head_dim, config.v_head_dim), capabilities.built_heads
+    if built and dims not in built:
         pairs = ", ".join(f"{head} and {value}" for head, value in built)
         return f"head_dim={dims[0]} with v_head_dim={dims[1]} is not driven, only {pairs}"
     beside = capabilities.fp8_kv_beside or config.dtype

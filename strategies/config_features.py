@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from fuzzgraph.capabilities import ANY_HEAD_DIMS, Capabilities
+from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import DIMENSIONS, SPEC_MODES, Mode
 from fuzzgraph.case.dimension import DimensionRow, Most, OneOf, Sizes, Switch
 from fuzzgraph.splitmix import Chance
@@ -31,6 +31,7 @@ CONTEXT_BLOCKS = (512, 1024, 2048, 4096, 8192)
 """Entries of a row that kernels which fill lists and tables take at once are 512, 1024 or 4096; the
 others are multiples of those."""
 _HEADS = ((2, 2), (2, 1), (4, 2), (4, 1), (3, 1), (4, 4))
+_DIMS_OF_HEADS = ("head_dim", "v_head_dim")
 _HEAD_DIMS = ((8, 8), (8, 4), (4, 8), (16, 16), (16, 8))
 
 
@@ -55,29 +56,20 @@ def base_fields(can: Capabilities, profile: Profile) -> Fields:
     batch = min(can.max_batch, profile.max_batch)
     fields = {name: _simplest(row, can) for name, row in DIMENSIONS.items()}
     modes = _modes(can)
-    return (
-        fields
-        | simplest_head_dims(can)
-        | {
-            "modes": ("decode" if "decode" in modes else modes[0],),
-            "capture_bs": (1, 2) if batch > 1 else (1,),
-            "capture_tokens": (8,),
-            "recurrent_state": can.recurrent_only,
-            "max_context_len": min(fields["max_context_len"], profile.max_context_len),
-            "req_pool_size": batch,
-        }
-    )
-
-
-def simplest_head_dims(can: Capabilities) -> Fields:
-    """The narrowest heads that the target has."""
-    if can.head_dims != ANY_HEAD_DIMS:
-        return dict(zip(("head_dim", "v_head_dim"), can.head_dims[0], strict=True))
-    return {name: _simplest(DIMENSIONS[name], can) for name in ("head_dim", "v_head_dim")}
+    return fields | {
+        "modes": ("decode" if "decode" in modes else modes[0],),
+        "capture_bs": (1, 2) if batch > 1 else (1,),
+        "capture_tokens": (8,),
+        "recurrent_state": can.recurrent_only,
+        "max_context_len": min(fields["max_context_len"], profile.max_context_len),
+        "req_pool_size": batch,
+    }
 
 
 def _simplest(row: DimensionRow, can: Capabilities) -> Any:
     """The default where the target has it, else the first of its values, the least of its sizes."""
+    if can.built_heads and row.name in _DIMS_OF_HEADS:
+        return can.built_heads[0][_DIMS_OF_HEADS.index(row.name)]
     rule = row.spec.needs
     if isinstance(rule, Most):
         return min(row.default, getattr(can, rule.name))
@@ -159,9 +151,8 @@ def _vary_long_context(fields: Fields, can: Capabilities, profile: Profile, chan
         return
     fields["max_context_len"] = chance.pick((*lengths, limit))
     fields["req_pool_size"] = min(fields["req_pool_size"], 3)
-    for name in ("num_q_heads", "num_kv_heads"):
+    for name in ("num_q_heads", "num_kv_heads", *_DIMS_OF_HEADS):
         fields[name] = _simplest(DIMENSIONS[name], can)
-    fields |= simplest_head_dims(can)
     fields["capture_bs"] = (2,) if profile.max_batch > 1 < can.max_batch else (1,)
 
 
@@ -172,9 +163,7 @@ def _vary_heads(fields: Fields, can: Capabilities, profile: Profile, chance: Cha
 
 
 def _vary_head_dims(fields: Fields, can: Capabilities, profile: Profile, chance: Chance) -> None:
-    dims = [pair for pair in _HEAD_DIMS if max(pair) <= can.max_head_dim]
-    if can.head_dims != ANY_HEAD_DIMS:
-        dims = [*can.head_dims]
+    dims = can.built_heads or [pair for pair in _HEAD_DIMS if max(pair) <= can.max_head_dim]
     if dims:
         fields["head_dim"], fields["v_head_dim"] = chance.pick(dims)
 

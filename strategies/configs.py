@@ -12,12 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
-from fuzzgraph.capabilities import (
-    ANY_HEAD_DIMS,
-    Capabilities,
-    least_page_numbers,
-    page_numbers,
-)
+from fuzzgraph.capabilities import Capabilities, least_page_numbers, page_numbers
 from fuzzgraph.case import BOUNDS_OF_KEYS, DIMENSIONS, SPEC_MODES, EngineConfig, group_configs
 from fuzzgraph.case.config_rules import WHOLE_BATCHES
 from fuzzgraph.splitmix import Chance
@@ -333,8 +328,9 @@ def _experts(fields: Fields, can: Capabilities, pins: Pins) -> None:
 def _built_head_dims(fields: Fields, can: Capabilities) -> None:
     """The narrowest heads that kernels are built for and that are no narrower than those drawn."""
     drawn = fields["head_dim"], fields["v_head_dim"]
-    if can.head_dims != ANY_HEAD_DIMS and drawn not in can.head_dims:
-        wide = [pair for pair in can.head_dims if pair[0] >= drawn[0]] or can.head_dims[-1:]
+    built = can.built_heads
+    if built and drawn not in built:
+        wide = [pair for pair in built if pair[0] >= drawn[0]] or built[-1:]
         fields["head_dim"], fields["v_head_dim"] = wide[0]
 
 
@@ -346,8 +342,8 @@ def _widen_pages(fields: Fields, can: Capabilities) -> None:
         config = EngineConfig(**{**fields, "kv_pool_pages": 1})
         return page_numbers(config) < least_page_numbers(can, config)
 
-    fixed = can.head_dims != ANY_HEAD_DIMS
-    while too_small() and not fixed and 2 * fields["head_dim"] <= can.max_head_dim:
+    any_heads = not can.built_heads
+    while any_heads and too_small() and 2 * fields["head_dim"] <= can.max_head_dim:
         fields["head_dim"] *= 2
         fields["v_head_dim"] = fields["head_dim"]
     while too_small() and 2 * fields["num_kv_heads"] <= can.max_q_heads:
