@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import statistics
 import subprocess
 import sys
 import time
@@ -163,10 +162,10 @@ def oracles(found: frozenset[FindingKey]) -> str:
 # ---- real engines
 
 
-def engines(on: On, page: Page, seconds: int, folder: Path, jobs: int, rows: Sequence[Any]) -> None:
+def engines(on: On, page: Page, seconds: int, folder: Path, jobs: int) -> None:
     """Real engines by their releases; findings are theirs and are to be read."""
     here = {release.version for release in installed("sglang")}
-    pairs = [(target, each) for target, releases in rows for each in releases if each in here]
+    pairs = [(target, each) for target, releases in ENGINES for each in releases if each in here]
     with ThreadPoolExecutor(jobs) as pool:
         ran = pool.map(lambda pair: fuzzed(on, pair[0], pair[1], seconds, folder), pairs)
         found = dict(zip(pairs, ran, strict=True))
@@ -244,12 +243,14 @@ def guards(page: Page) -> None:
         layer()
         with torch.cuda.graph(bare):
             layer()
-        memory = GuardedMemory("cuda", capacity=4 << 30)
+        # Half of it is for the layer, whose 256 rows of keys and values lie there twice over.
+        memory = GuardedMemory("cuda", capacity=16 << 30)
         with memory.intercept("engine"):
             guarded_layer = _layer(rows)
             graph = DeviceGraphs(memory).capture(guarded_layer, key=str(rows))
-        taken = [_microseconds(work) for work in (bare.replay, graph._graph.replay)]
-        lines.append(f"| {rows} | {taken[0]:.0f} | {taken[1]:.0f} | {taken[1] / taken[0]:.2f} |")
+        taken = [_milliseconds(work) for work in (bare.replay, graph._graph.replay)]
+        us = [1000 * each for each in taken]
+        lines.append(f"| {rows} | {us[0]:.0f} | {us[1]:.0f} | {us[1] / us[0]:.2f} |")
         graph.close()
         memory.release()
     page.add(
@@ -279,19 +280,11 @@ def _layer(rows: int) -> Callable[[], torch.Tensor]:
     return forward
 
 
-def _microseconds(work: Callable[[], Any], repeats: int = 30) -> float:
-    """Median of so many runs, by the device's own clock."""
-    for _ in range(3):
-        work()
-    taken = []
-    for _ in range(repeats):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()  # type: ignore[no-untyped-call]
-        work()
-        end.record()  # type: ignore[no-untyped-call]
-        end.synchronize()  # type: ignore[no-untyped-call]
-        taken.append(start.elapsed_time(end) * 1000)  # type: ignore[no-untyped-call]
-    return float(statistics.median(taken))
+def _milliseconds(work: Callable[[], Any]) -> float:
+    """Median, by the device's own clock."""
+    from triton.testing import do_bench
+
+    return float(do_bench(work, return_mode="median"))
 
 
 def snapshots(page: Page) -> None:
@@ -302,11 +295,8 @@ def snapshots(page: Page) -> None:
         with memory.intercept("engine"):
             torch.zeros(mib << 20, dtype=torch.uint8, device="cuda")
         image = memory.snapshot()
-        taken = [
-            _microseconds(memory.snapshot, 5),
-            _microseconds(partial(memory.restore, image), 5),
-        ]
-        moved = [2 * (mib << 20) / each / 1000 for each in taken]
+        works = memory.snapshot, partial(memory.restore, image)
+        moved = [2 * (mib << 20) / _milliseconds(work) / 1e6 for work in works]
         lines.append(f"| {mib} MiB | {moved[0]:.0f} | {moved[1]:.0f} |")
         del image
         memory.release()
@@ -351,7 +341,7 @@ def main() -> int:
     parts.append(lambda: faults(on, page, sorted(FAULTS)[:: 27 if asked.brief else 1], jobs))
     if not asked.brief:
         parts.append(lambda: device_tests(page, folder))
-        parts.append(lambda: engines(on, page, asked.seconds, folder, jobs, ENGINES))
+        parts.append(lambda: engines(on, page, asked.seconds, folder, jobs))
         parts.append(lambda: rates(on, page, 10))
     if on.gpu:
         parts += [lambda: guards(page), lambda: snapshots(page)]
