@@ -60,7 +60,7 @@ class Border:
         """
         if _passes_unchanged(error):
             return
-        if _is_a_compilers(error):
+        if _is_refused_by_a_compiler(error):
             raise KernelNotCompiled(
                 f"a kernel of the engine does not compile for this device: {printable_error(error)}"
             ) from error
@@ -133,7 +133,7 @@ def _passes_unchanged(error: BaseException) -> bool:
     return (kind.__module__, kind.__name__) == ("_pytest.outcomes", "Failed")
 
 
-def _is_a_compilers(error: BaseException) -> bool:
+def _is_refused_by_a_compiler(error: BaseException) -> bool:
     """Whether Triton's compiler refuses a kernel: nothing has run, so nothing was replayed."""
     # By name, so that Triton need not be there; the interpreter raises none of these.
     kind = type(error)

@@ -95,10 +95,10 @@ class Interception(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Guard every allocation made inside; may be nested, one mode stays active.
 
         Args:
-            frees: whether entering "scratch" frees what the last scratch run allocated. What an
-                engine makes at its first run it may keep.
             poisons: whether fresh memory of "graph" gets its poison at once. A device would capture
                 that, and each replay would then undo what was put there before it.
+            frees: whether entering "scratch" frees what the last scratch run allocated. What an
+                engine makes at its first run it may keep.
         """
         outer = self._segment, self._listener, self._layout.poisons
         self._segment, self._listener, self._layout.poisons = segment, listener, poisons

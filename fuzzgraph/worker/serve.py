@@ -132,8 +132,8 @@ class RequestHandler:
         return Located(lines=lines)
 
     def _device_lost(self, findings: tuple[Finding, ...]) -> bool:
-        """Whether the device is not as it was before: a fault leaves every later call failing too,
-        and a refused capture torch's memory pool in a capture that never ended."""
+        """Whether this process is of no more use: behind a fault every later call of the device
+        fails, and behind a refused capture torch's memory pool is in a capture that never ended."""
         errors = [str(each.detail.get("error")) for each in findings if each.oracle == "survival"]
         if not errors:
             return False
