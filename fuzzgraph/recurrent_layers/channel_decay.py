@@ -3,8 +3,8 @@
 With q, k and v after the convolution and its SiLU, k of length 1, a step is
 `state = exp(g) * state; state = state + beta (v - state k) k^T` and `y = state q`, with a decay g
 of its own for each channel of the key (Kimi Team 2025, "Kimi Linear", equation 1;
-flash-linear-attention fla/ops/kda/naive.py). The recurrence here runs token by token in float64.
-The model's numbers leave nothing to round: a token's key is the unit vector of its position, so
+flash-linear-attention fla/ops/kda/naive.py). The recurrence runs token by token in float64. The
+model's numbers leave nothing to round: a token's key is the unit vector of its position, so
 channel p holds what is left of the value of the token at position p; one token in four has the key
 of the one before, and replaces its value or half of it. A decay is 0, 1/2 or 1 and
 beta 1/2 or 1, both by token and head, the decay by channel too: a gate of another row, head or
@@ -21,6 +21,11 @@ from __future__ import annotations
 import torch
 
 from fuzzgraph.content import Content
+from fuzzgraph.recurrent_layers.delta_recurrence import (
+    OfTokens,
+    states_behind,
+    states_of_tokens,
+)
 from fuzzgraph.recurrent_layers.queries_keys_values import (
     delta_keys,
     normed,
@@ -38,7 +43,7 @@ from fuzzgraph.recurrent_layers.short_convolution import (
 from fuzzgraph.world import VOCAB, Batch, IntArray
 
 CHANNELS = 32
-"""Of a key, a query and a value: positions that have a key of their own."""
+"""Of a key, a query and a value: positions that have a key of their own, before keys come again."""
 CHANNEL_HEADS = 2
 CHANNEL_OUTPUT = CHANNEL_HEADS * CHANNELS
 """Columns of an output."""
@@ -93,9 +98,10 @@ def channel_token_inputs(content: Content) -> torch.Tensor:
     return token_inputs(content, CHANNEL_OUTPUT, CHANNEL_OUTPUT)
 
 
-def channel_position_inputs() -> torch.Tensor:
-    """[CHANNELS, CHANNEL_COLUMNS] float32: what its position adds."""
-    return position_inputs(CHANNELS, CHANNEL_HEADS, CHANNEL_OUTPUT, _KEY, delta_keys(CHANNELS))
+def channel_position_inputs(positions: int = CHANNELS) -> torch.Tensor:
+    """[positions, CHANNEL_COLUMNS] float32: what its position adds."""
+    keys = delta_keys(positions, CHANNELS)
+    return position_inputs(CHANNELS, CHANNEL_HEADS, CHANNEL_OUTPUT, _KEY, keys)
 
 
 def channel_conv_weights() -> torch.Tensor:
@@ -103,36 +109,20 @@ def channel_conv_weights() -> torch.Tensor:
     return torch.tensor([*[LAST_FOUR] * CHANNEL_OUTPUT, *[NEWEST] * (2 * CHANNEL_OUTPUT)])
 
 
-def _states_of(content: Content, tokens: torch.Tensor) -> torch.Tensor:
-    """float64 [len(tokens) + 1, CHANNEL_HEADS, CHANNELS, CHANNELS]: the state before the first
-    token and behind each, token by token."""
-    decays, betas = _DECAYS[_decay_kinds(content)].double(), _BETAS[_beta_kinds()].double()
-    values = values_of_tokens(content, CHANNEL_OUTPUT).double().view(VOCAB, CHANNEL_HEADS, CHANNELS)
-    state = torch.zeros(CHANNEL_HEADS, CHANNELS, CHANNELS, dtype=torch.float64)
-    states = [state]
-    for key, token in zip(delta_keys(len(tokens)).tolist(), tokens.tolist(), strict=True):
-        state = state * decays[token][:, None, :]
-        known = state[:, :, key]
-        state[:, :, key] = known + betas[token][:, None] * (values[token] - known)
-        states.append(state)
-    return torch.stack(states)
+def _states_of(content: Content) -> OfTokens:
+    decays, betas = _DECAYS[_decay_kinds(content)], _BETAS[_beta_kinds()]
+    values = values_of_tokens(content, CHANNEL_OUTPUT).view(VOCAB, CHANNEL_HEADS, CHANNELS)
+
+    def states(tokens: torch.Tensor) -> torch.Tensor:
+        keys = delta_keys(len(tokens), CHANNELS)
+        return states_of_tokens(keys, decays[tokens], betas[tokens], values[tokens])
+
+    return states
 
 
 def channel_states(content: Content, batch: Batch, rows: IntArray, lens: IntArray) -> torch.Tensor:
     """float32 [n, CHANNEL_WIDTH]: the state of row `rows[i]` behind its first `lens[i]` tokens."""
-    return _states_at(content, batch, rows, lens).float().flatten(1)
-
-
-def _states_at(content: Content, batch: Batch, rows: IntArray, lens: IntArray) -> torch.Tensor:
-    """float64 [n, CHANNEL_HEADS, columns of a value, channels]."""
-    known: dict[int, torch.Tensor] = {}
-    longest = {row: int(lens[rows == row].max()) for row in set(rows.tolist())}
-    for row, length in longest.items():
-        known[row] = _states_of(content, torch.from_numpy(batch.kv_tokens.row(row)[:length]))
-    pairs = zip(rows.tolist(), lens.tolist(), strict=True)
-    found = [known[row][length] for row, length in pairs]
-    empty = torch.zeros(0, CHANNEL_HEADS, CHANNELS, CHANNELS, dtype=torch.float64)
-    return torch.stack(found) if found else empty
+    return states_behind(_states_of(content), batch, rows, lens).float().flatten(1)
 
 
 def channel_conv_rows(
@@ -140,14 +130,15 @@ def channel_conv_rows(
 ) -> torch.Tensor:
     """float32 [n, count, CHANNEL_COLUMNS]: inputs of the last `count` of the first `lens[i]` tokens
     of row `rows[i]`, the newest last, zeros where there were none."""
-    by_token, by_position = channel_token_inputs(content), channel_position_inputs()
+    by_token = channel_token_inputs(content)
+    by_position = channel_position_inputs(int(lens.max(initial=0)))
     return last_inputs(by_token, by_position, batch, rows, lens, count)
 
 
 def channel_outputs(content: Content, batch: Batch, dtype: torch.dtype) -> torch.Tensor:
     """[num_tokens, CHANNEL_OUTPUT] in `dtype`: the layer's output for each new token."""
     rows, lens = batch.token_rows, batch.positions + 1
-    states = _states_at(content, batch, rows, lens).to(dtype)
+    states = states_behind(_states_of(content), batch, rows, lens).to(dtype)
     seen = channel_conv_rows(content, batch, rows, lens, CONV_WIDTH).to(dtype)[..., :CHANNELS]
     query = unit_queries(seen)
     read = (states @ query[:, None, :, None]).squeeze(-1) * CHANNELS**-0.5

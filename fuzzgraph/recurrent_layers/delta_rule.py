@@ -10,7 +10,8 @@ the unit vector of its position. So column p of a state is the value of the toke
 half of it: a token that is missing or foreign shows, a beta of another token or head, and one that
 is counted twice, which leaves three quarters where beta is 1/2, as it is in half of the heads for
 each token. One token in four has the key of the one before, and replaces its value or half of it:
-what kernels over chunks solve for the tokens of a chunk shows in no other way. exp(g) is 1 for ever
+what kernels over chunks solve for the tokens of a chunk shows in no other way. Behind `POSITIONS`
+tokens keys come again, and replace the oldest likewise. exp(g) is 1 for ever
 in the first half of the heads; in the others it is 0 at one token in four, which begins the state
 anew, so that a gate of another token shows. SiLU gives back large
 numbers as they are, and keys and values are large. The convolution leaves both as they are; queries
@@ -22,8 +23,12 @@ from __future__ import annotations
 import torch
 
 from fuzzgraph.content import STATE_WIDTH, Content
+from fuzzgraph.recurrent_layers.delta_recurrence import (
+    OfTokens,
+    states_behind,
+    states_of_tokens,
+)
 from fuzzgraph.recurrent_layers.queries_keys_values import (
-    REPLACES,
     delta_keys,
     normed,
     position_inputs,
@@ -40,7 +45,7 @@ from fuzzgraph.recurrent_layers.short_convolution import (
 from fuzzgraph.world import VOCAB, Batch, IntArray
 
 POSITIONS = 64
-"""Columns of a state: positions that have a key of their own."""
+"""Columns of a state: positions that have a key of their own, before keys come again."""
 KEY_HEADS = 2
 """Of queries and keys, all alike."""
 HEADS = 4
@@ -60,7 +65,7 @@ _KEY = 4096.0
 # A sigmoid gives 1/2 and 1 for these.
 _LOGITS = torch.tensor([0.0, 200.0])
 _BETAS = torch.tensor([0.5, 1.0])
-_LASTING_HEADS = HEADS // 2
+_FORGETS = torch.arange(HEADS) >= HEADS // 2
 _BEGINS_ANEW, _GOES_ON = 256.0, -256.0
 """softplus leaves the one as it is and makes 0 of the other, in float32 too; exp(-256) is 0."""
 
@@ -77,8 +82,7 @@ def _begins_anew() -> torch.Tensor:
 
 def delta_gates() -> torch.Tensor:
     """[VOCAB, HEADS] float32: `a` of each token."""
-    anew = _begins_anew()[:, None] & (torch.arange(HEADS) >= _LASTING_HEADS)
-    return torch.where(anew, _BEGINS_ANEW, _GOES_ON) - DT_BIAS
+    return torch.where(_begins_anew()[:, None] & _FORGETS, _BEGINS_ANEW, _GOES_ON) - DT_BIAS
 
 
 def _beta_kinds() -> torch.Tensor:
@@ -91,9 +95,10 @@ def delta_betas() -> torch.Tensor:
     return _LOGITS[_beta_kinds()]
 
 
-def delta_position_inputs() -> torch.Tensor:
-    """[POSITIONS, DELTA_COLUMNS] float32: what its position adds."""
-    return position_inputs(POSITIONS, KEY_HEADS, STATE_WIDTH, _KEY, delta_keys(POSITIONS))
+def delta_position_inputs(positions: int = POSITIONS) -> torch.Tensor:
+    """[positions, DELTA_COLUMNS] float32: what its position adds."""
+    keys = delta_keys(positions, POSITIONS)
+    return position_inputs(POSITIONS, KEY_HEADS, STATE_WIDTH, _KEY, keys)
 
 
 def delta_conv_weights() -> torch.Tensor:
@@ -103,20 +108,20 @@ def delta_conv_weights() -> torch.Tensor:
 
 def delta_states(content: Content, batch: Batch, rows: IntArray, lens: IntArray) -> torch.Tensor:
     """float32 [n, DELTA_WIDTH]: the state of row `rows[i]` behind its first `lens[i]` tokens."""
-    betas = _BETAS[_beta_kinds()].repeat_interleave(HEAD_WIDTH, dim=1)
-    by_token, begins_anew = betas * values_of_tokens(content, STATE_WIDTH), _begins_anew()
-    values = torch.zeros(len(rows), POSITIONS, STATE_WIDTH)
-    for entry, (row, length) in enumerate(zip(rows.tolist(), lens.tolist(), strict=True)):
-        tokens = torch.from_numpy(batch.kv_tokens.row(row)[:length])
-        values[entry, :length] = by_token[tokens]
-        start = max(begins_anew[tokens].nonzero().flatten().tolist(), default=0)
-        values[entry, :start, _LASTING_HEADS * HEAD_WIDTH :] = 0.0
-        replacing = torch.arange(length)[REPLACES - 1 :: REPLACES]
-        left = 1.0 - betas[tokens[replacing]]
-        values[entry, replacing - 1] *= left
-        values[entry, replacing - 1] += values[entry, replacing]
-        values[entry, replacing] = 0.0
-    return values.transpose(1, 2).reshape(len(rows), DELTA_WIDTH)
+    return states_behind(_states_of(content), batch, rows, lens).float().flatten(1)
+
+
+def _states_of(content: Content) -> OfTokens:
+    betas, begins_anew = _BETAS[_beta_kinds()], _begins_anew()
+    values = values_of_tokens(content, STATE_WIDTH).view(VOCAB, HEADS, HEAD_WIDTH)
+    decays = torch.where(begins_anew[:, None] & _FORGETS, 0.0, 1.0)
+    decays = decays[..., None].expand(-1, -1, POSITIONS)
+
+    def states(tokens: torch.Tensor) -> torch.Tensor:
+        keys = delta_keys(len(tokens), POSITIONS)
+        return states_of_tokens(keys, decays[tokens], betas[tokens], values[tokens])
+
+    return states
 
 
 def delta_conv_rows(
@@ -124,7 +129,8 @@ def delta_conv_rows(
 ) -> torch.Tensor:
     """float32 [n, count, DELTA_COLUMNS]: inputs of the last `count` of the first `lens[i]` tokens
     of row `rows[i]`, the newest last, zeros where there were none."""
-    by_token, by_position = delta_token_inputs(content), delta_position_inputs()
+    by_token = delta_token_inputs(content)
+    by_position = delta_position_inputs(int(lens.max(initial=0)))
     return last_inputs(by_token, by_position, batch, rows, lens, count)
 
 

@@ -33,25 +33,28 @@ def token_inputs(content: Content, keys: int, values: int) -> torch.Tensor:
     return torch.cat((gain.expand(-1, keys), nothing, values_of_tokens(content, values)), dim=1)
 
 
-def delta_keys(positions: int) -> torch.Tensor:
-    """[positions] channel of each position's key in a delta rule."""
+def delta_keys(positions: int, channels: int) -> torch.Tensor:
+    """[positions] channel of each position's key in a delta rule; they come again after as many
+    positions as there are channels."""
     places = torch.arange(positions)
-    return places - (places % REPLACES == REPLACES - 1).long()
+    return (places - (places % REPLACES == REPLACES - 1).long()) % channels
 
 
 def position_inputs(
-    positions: int, heads: int, values: int, key: float, keys: torch.Tensor | None = None
+    channels: int, heads: int, values: int, key: float, keys: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """[positions, 2 * heads * positions + values] float32: what its position adds.
+    """[positions, 2 * heads * channels + values] float32: what its position adds.
 
     Args:
         key: the number in each head of a key.
-        keys: [positions] channel at which it stands; None for the position's own.
+        keys: [positions] channel at which it stands; None for as many positions as channels, each
+            with its own.
     """
-    own = torch.eye(positions)
-    units = (own, own if keys is None else own[keys])
+    own = torch.eye(channels)
+    keys = torch.arange(channels) if keys is None else keys
+    units = (own[torch.arange(len(keys)) % channels], own[keys])
     query, at_key = (each.repeat(1, heads) for each in units)
-    nothing = torch.zeros(positions, values)
+    nothing = torch.zeros(len(keys), values)
     return torch.cat((_QUERY_AT_POSITION * query, key * at_key, nothing), dim=1)
 
 

@@ -30,7 +30,7 @@ from fuzzgraph.recurrent_layers.channel_decay import (
 from fuzzgraph.recurrent_layers.short_convolution import CONV_WIDTH
 from fuzzgraph.world import VOCAB, Batch
 
-CONFIG = EngineConfig(recurrent_state=True, capture_bs=(4,), max_context_len=32, page_size=16)
+CONFIG = EngineConfig(recurrent_state=True, capture_bs=(4,), max_context_len=256, page_size=16)
 
 
 def batch_of(*lengths: int, mode: Mode = "decode", new: int = 1) -> Batch:
@@ -43,7 +43,7 @@ def batch_of(*lengths: int, mode: Mode = "decode", new: int = 1) -> Batch:
         recurrent_state=True,
         draft_tokens=max(new, 2),
         capture_bs=(4,),
-        max_context_len=32,
+        max_context_len=256,
         page_size=16,
     )
     step = ReplayStep(mode=mode, rows=rows)
@@ -58,7 +58,7 @@ def by_definition(
     last token), with all of the formula's functions and matrices, head by head."""
     chosen = torch.from_numpy(tokens)
     inputs = channel_token_inputs(content).to(dtype)[chosen]
-    inputs = inputs + channel_position_inputs().to(dtype)[: len(tokens)]
+    inputs = inputs + channel_position_inputs(len(tokens)).to(dtype)
     gates = -softplus(channel_gates(content).to(dtype))[chosen].view(-1, CHANNEL_HEADS, CHANNELS)
     betas = torch.sigmoid(channel_betas().to(dtype))[chosen]
     weights = channel_conv_weights().to(dtype)
@@ -78,7 +78,7 @@ def by_definition(
     return state, window[1:], out.flatten()
 
 
-@pytest.mark.parametrize("lengths", [(1, 5, 2, 32), (3, 4), (31,)])
+@pytest.mark.parametrize("lengths", [(1, 5, 2, 32), (3, 4), (31,), (33, 250)])
 def test_states_and_outputs_are_those_of_the_definition(lengths: tuple[int, ...]) -> None:
     batch, content = batch_of(*lengths), content_for(CONFIG)
     rows = np.arange(len(lengths))

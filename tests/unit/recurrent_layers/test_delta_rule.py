@@ -33,7 +33,7 @@ from fuzzgraph.recurrent_layers.queries_keys_values import delta_keys
 from fuzzgraph.recurrent_layers.short_convolution import CONV_WIDTH
 from fuzzgraph.world import Batch
 
-CONFIG = EngineConfig(recurrent_state=True, capture_bs=(4,), max_context_len=64, page_size=16)
+CONFIG = EngineConfig(recurrent_state=True, capture_bs=(4,), max_context_len=256, page_size=16)
 
 
 def batch_of(*lengths: int, mode: Mode = "decode", new: int = 1) -> Batch:
@@ -46,7 +46,7 @@ def batch_of(*lengths: int, mode: Mode = "decode", new: int = 1) -> Batch:
         recurrent_state=True,
         draft_tokens=max(new, 2),
         capture_bs=(4,),
-        max_context_len=64,
+        max_context_len=256,
         page_size=16,
     )
     step = ReplayStep(mode=mode, rows=rows)
@@ -58,7 +58,7 @@ def by_definition(content: Content, tokens: np.ndarray) -> tuple[torch.Tensor, .
     """(state [HEADS, HEAD_WIDTH, POSITIONS], last inputs of the convolution, output of the last
     token): float64, head by head."""
     inputs = delta_token_inputs(content).double()[torch.from_numpy(tokens)]
-    inputs = inputs + delta_position_inputs().double()[: len(tokens)]
+    inputs = inputs + delta_position_inputs(len(tokens)).double()
     weights = delta_conv_weights().double()
     window = torch.zeros(CONV_WIDTH, inputs.shape[1], dtype=torch.float64)
     state = torch.zeros(HEADS, HEAD_WIDTH, POSITIONS, dtype=torch.float64)
@@ -86,7 +86,7 @@ def by_definition(content: Content, tokens: np.ndarray) -> tuple[torch.Tensor, .
     return state, window[1:], out.flatten()
 
 
-@pytest.mark.parametrize("lengths", [(1, 5, 2, 64), (3, 4), (33,)])
+@pytest.mark.parametrize("lengths", [(1, 5, 2, 64), (3, 4), (33,), (65, 250)])
 def test_states_and_outputs_are_those_of_the_definition(lengths: tuple[int, ...]) -> None:
     batch, content = batch_of(*lengths), content_for(CONFIG)
     rows = np.arange(len(lengths))
@@ -106,7 +106,7 @@ def test_half_of_the_heads_forget_at_one_token_in_four() -> None:
     heads = state.view(HEADS, HEAD_WIDTH, POSITIONS)[:, 0]
     last = max(np.flatnonzero(batch.kv_tokens.row(0)[:33] % 4 == 1))
     assert last > 0
-    keys = delta_keys(33)
+    keys = delta_keys(33, POSITIONS)
     assert all(set(head.nonzero().flatten().tolist()) == set(keys.tolist()) for head in heads[:2])
     left = set(keys[last:].tolist())
     assert all(set(head.nonzero().flatten().tolist()) == left for head in heads[2:])
