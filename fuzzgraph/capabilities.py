@@ -7,6 +7,7 @@ target declares them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from inspect import Parameter, Signature
 from types import MappingProxyType
@@ -28,6 +29,9 @@ _OTHERS: dict[str, tuple[Any, Any]] = {
     "min_rope_dim": (0, 0),
     # Least numbers of keys and values in a page, where blocks of one size hold states too.
     "min_page_numbers": (0, 0),
+    # Tokens of a chunk, behind whole numbers of which kernels can keep a prompt's states for a
+    # prefix cache, and so only behind whole chunks and pages; 0 where prompts keep none.
+    "state_chunk": (0, 64),
     # How many more of them for each draft of a verify by layers with recurrent state.
     "page_numbers_per_draft": (0, 0),
     # The model's dtype where its KV is FP8: kernels that take FP8 queries give one; "" for any.
@@ -205,12 +209,25 @@ def unsupported_setting(capabilities: Capabilities, config: EngineConfig) -> str
         return f"dtype={config.dtype!r} with KV in {config.kv_dtype} is not driven, only {beside}"
     if verifies_states(config) and not capabilities.recurrent_verify:
         return "recurrent_state in target_verify is not driven"
+    interval, kept = config.state_track_interval, prompt_interval(capabilities, config.page_size)
+    if config.modes == ("prefill",) and interval not in (0, kept):
+        only = f"only {kept}" if kept else "prompts keep no states"
+        return f"state_track_interval={interval} in prefill is not driven, {only}"
     least, numbers = least_page_numbers(capabilities, config), page_numbers(config)
     if numbers < least:
         return f"a page of {numbers} numbers is not driven, only from {least} on"
     if not capabilities.capture_beyond_pool and config.capture_bs[-1:] > (config.req_pool_size,):
         return f"capture_bs up to {config.capture_bs[-1]} exceeds the request pool"
     return None
+
+
+def prompt_interval(capabilities: Capabilities, page_size: int) -> int:
+    """Tokens behind multiples of which prompts keep states for a prefix cache, 0 for none: whole
+    chunks of the kernels and whole pages.
+
+    Source: sglang runtime_context.py `mamba_cache_chunk_size`, `mamba_checkpoint_grid`.
+    """
+    return math.lcm(capabilities.state_chunk, page_size)
 
 
 def least_page_numbers(capabilities: Capabilities, config: EngineConfig) -> int:

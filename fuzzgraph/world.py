@@ -161,9 +161,9 @@ class Batch:
     track_slots: IntArray
     """[raw_bs] recurrent-state slot that a copy of the state goes to where `state_tracked` says so;
     empty without `state_track_interval`."""
-    state_tracked: IntArray
-    """[raw_bs] 1 where this step reaches a multiple of `state_track_interval` in a decode, else 0.
-    Empty where `track_slots` is."""
+    tracked_lens: IntArray
+    """[raw_bs] tokens of the row behind which that state lies; 0 where the step keeps none. Empty
+    where `track_slots` is."""
     rank_sizes: IntArray
     """[dp_size] live rows of each data-parallel rank, or tokens where steps are prefills, with this
     one's at its place."""
@@ -233,6 +233,11 @@ class Batch:
         return found
 
     @property
+    def state_tracked(self) -> IntArray:
+        """[raw_bs] 1 where the step keeps a state of the row for a prefix cache, else 0."""
+        return np.minimum(self.tracked_lens, 1)
+
+    @property
     def own_state_slots(self) -> IntArray:
         """[n] all recurrent-state slots that the step may write."""
         if len(self.draft_state_slots):
@@ -287,7 +292,7 @@ _OF_STATES = (
     "kept_tokens",
     "new_states",
     "track_slots",
-    "state_tracked",
+    "tracked_lens",
 )
 """By row, and empty in a config without them."""
 _BY_TOKEN = ("input_ids", "positions")

@@ -46,6 +46,9 @@ def token_counts(config: EngineConfig, most: int) -> tuple[int, ...]:
     counts = {1, 2, config.draft_tokens}
     for count in config.capture_tokens:
         counts.update(_around(count))
+    if interval := config.state_track_interval:
+        for count in range(1, most // interval + 1):
+            counts.update(_around(interval * count))
     if most > config.capture_tokens[-1]:
         counts.update((2 * config.capture_tokens[-1], most))
     return _clipped(counts, 1, most)

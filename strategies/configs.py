@@ -12,7 +12,12 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
-from fuzzgraph.capabilities import Capabilities, least_page_numbers, page_numbers
+from fuzzgraph.capabilities import (
+    Capabilities,
+    least_page_numbers,
+    page_numbers,
+    prompt_interval,
+)
 from fuzzgraph.case import BOUNDS_OF_KEYS, DIMENSIONS, SPEC_MODES, EngineConfig, group_configs
 from fuzzgraph.case.config_rules import WHOLE_BATCHES
 from fuzzgraph.splitmix import Chance
@@ -156,15 +161,35 @@ def _whole_chunks(fields: Fields, can: Capabilities) -> None:
 
 
 def _tracked_states(fields: Fields, can: Capabilities) -> None:
-    """Half the configs of a target that keeps states for a prefix cache do so, behind 4 or 8 tokens
-    or a page."""
-    tracks = can.state_tracking and fields["recurrent_state"] and fields["modes"] == ("decode",)
-    if not tracks:
+    """Half the configs of a target that keeps states for a prefix cache do so, in decodes behind 4
+    or 8 tokens or a page."""
+    tracks = can.state_tracking and fields["recurrent_state"]
+    if tracks and fields["modes"] == ("prefill",):
+        _tracked_prompts(fields, can)
+    elif not tracks or fields["modes"] != ("decode",):
         fields["state_track_interval"] = DIMENSIONS["state_track_interval"].default
     elif not fields["state_track_interval"]:
         # By a size that every case draws, so that each of them comes as often.
         drawn = (0, 4, 0, 8, 0, 4)[fields["max_context_len"] % 6]
         fields["state_track_interval"] = drawn + -drawn % fields["page_size"]
+
+
+def _tracked_prompts(fields: Fields, can: Capabilities) -> None:
+    """Prompts that keep states, in half of the contexts: of one to three intervals, in graphs that
+    hold at least one."""
+    drawn, interval = fields["max_context_len"], prompt_interval(can, fields["page_size"])
+    if not interval or drawn % 2:
+        fields["state_track_interval"] = DIMENSIONS["state_track_interval"].default
+        return
+    fields["state_track_interval"] = interval
+    # By a size that every case draws, so that each of them comes as often.
+    lengths = (interval + 1, 2 * interval, 2 * interval + 9, 3 * interval - 1)
+    longest = max(drawn, lengths[drawn // 2 % len(lengths)])
+    fields["max_context_len"] = context = min(longest, can.max_context_len)
+    held = (interval, interval + 8, 2 * interval - 1)[drawn // 2 % 3]
+    smaller = {size for size in fields["capture_tokens"] if size < interval}
+    largest = min(held, fields["req_pool_size"] * context)
+    fields["capture_tokens"] = tuple(sorted({*smaller, largest}))
 
 
 def _few_states(fields: Fields, can: Capabilities) -> None:

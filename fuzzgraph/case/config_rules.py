@@ -105,12 +105,13 @@ def _check_chunks(config: EngineConfig) -> None:
 
 def _check_tracking(config: EngineConfig) -> None:
     interval, modes = config.state_track_interval, config.modes
-    if interval and (not config.recurrent_state or modes != ("decode",)):
+    tracks = config.recurrent_state and modes in (("decode",), ("prefill",))
+    if interval and not tracks:
         refuse(
             "config.state_track_interval",
             interval,
-            f"needs recurrent_state and modes=['decode']; got {config.recurrent_state} and "
-            f"{list(modes)}",
+            "needs recurrent_state and modes=['decode'] or ['prefill']; got "
+            f"{config.recurrent_state} and {list(modes)}",
             "Change them, or use 0 to keep no states.",
         )
     if interval % config.page_size:

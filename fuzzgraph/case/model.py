@@ -246,7 +246,8 @@ class EngineConfig(Record, frozen=True, kw_only=True):
         label="state tracking", group="features", carried_by=("mamba_track_mask",)
     )] = 0
     """Tokens between the states that an engine keeps of a request for its prefix cache: a decode
-    that reaches a multiple copies the state to another slot. 0: none are kept."""
+    that reaches a multiple copies the state to another slot, and so does a prompt with the state
+    behind as many whole intervals as it computes. 0: none are kept."""
     state_pool_size: Annotated[int, Dimension(
         bounds=(0, 4096), needs=Switch("few_states"), label="few states", group="features"
     )] = 0

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from fuzzgraph.case.model import BatchRow, Case, EngineConfig
+from fuzzgraph.case.model import BatchRow, Case, EngineConfig, Mode
 
 
 def verifies_states(config: EngineConfig) -> bool:
@@ -36,6 +36,24 @@ TRACK_SLOTS = 2
 def state_slots_each(config: EngineConfig) -> int:
     """All recurrent-state slots of a request, those of kept states behind the others."""
     return states_each(config) + (TRACK_SLOTS if config.state_track_interval else 0)
+
+
+def tracked_len(mode: Mode, row: BatchRow, interval: int) -> int:
+    """Tokens behind which a step keeps a state of a row for the prefix cache; 0 where it keeps
+    none.
+
+    A decode keeps one where it reaches a multiple of the interval, and a prompt behind as many
+    whole intervals as it computes, counted from its first new token. Sources: sglang
+    schedule_batch.py `_mamba_radix_cache_v2_req_prepare_for_extend`, `prepare_for_decode`.
+
+    >>> tracked_len("prefill", BatchRow(request=0, seq_len=200, new_tokens=140), 64)
+    188
+    """
+    if mode == "decode":
+        return row.seq_len if row.seq_len % interval == 0 else 0
+    if mode == "prefill" and row.new_tokens >= interval:
+        return row.seq_len - row.new_tokens % interval
+    return 0
 
 
 def requests_with_state(config: EngineConfig) -> int:

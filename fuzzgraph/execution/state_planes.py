@@ -56,21 +56,22 @@ class StatePlane:
     def before(self, batch: Batch) -> StateRows:
         """What a batch finds."""
         rows = np.arange(len(batch.state_slots))
-        return self._rows(batch, rows, batch.state_slots, batch.cached_lens)
+        return self._rows(batch, rows, batch.state_slots, batch.cached_lens[rows])
 
     def after(self, batch: Batch) -> StateRows:
         """What a batch leaves, copies for a prefix cache behind the states themselves."""
-        kept = np.flatnonzero(batch.state_tracked)
-        rows = np.concatenate((np.arange(len(batch.state_slots)), kept))
+        own, kept = np.arange(len(batch.state_slots)), np.flatnonzero(batch.tracked_lens)
+        rows = np.concatenate((own, kept))
         slots = np.concatenate((batch.state_slots, batch.track_slots[kept]))
-        return self._rows(batch, rows, slots, self._ends(batch))
+        lens = np.concatenate((self._ends(batch)[own], batch.tracked_lens[kept]))
+        return self._rows(batch, rows, slots, lens)
 
     def _ends(self, batch: Batch) -> IntArray:
         """[raw_bs] tokens behind which the states of a step lie."""
         return batch.seq_lens
 
     def _rows(self, batch: Batch, rows: IntArray, slots: IntArray, lens: IntArray) -> StateRows:
-        return StateRows(rows, slots, self.values(self.content, batch, rows, lens[rows]))
+        return StateRows(rows, slots, self.values(self.content, batch, rows, lens))
 
 
 class CommittedStates(StatePlane):

@@ -17,6 +17,7 @@ from fuzzgraph.case.verified_states import (
     requests_with_state,
     state_slots_each,
     states_each,
+    tracked_len,
     verifies_states,
 )
 from fuzzgraph.content import token_ids
@@ -295,7 +296,7 @@ class Scheduler:
         if step.mode == "target_verify":
             parents = self._draw_trees(index, rows, kv_positions, kv_offsets)
         encoder_lens, encoder_slots, encoder_tokens = self._encoders(live)
-        track_slots, state_tracked = self._track(step, live)
+        track_slots, tracked_lens = self._track(step, live)
         kept_tokens, new_states = self._verify_states(rows, live)
         bs = len(rows)
         if step.mode == "draft":
@@ -351,7 +352,7 @@ class Scheduler:
             resumed=_NONE,
             mrope=_cut([r.mrope for r in live], cached, seq) if with_mrope else None,
             track_slots=track_slots,
-            state_tracked=state_tracked,
+            tracked_lens=tracked_lens,
             rank_sizes=ints([*rank_sizes(self.config, step)]),
             adapters=ints([self._adapter(row) for row in rows]),
             plain_tokens=int(self.config.draft_adapter),
@@ -363,16 +364,15 @@ class Scheduler:
         return DRAFT_ADAPTER if drafts else row.adapter
 
     def _track(self, step: ReplayStep, live: list[_Request]) -> tuple[IntArray, IntArray]:
-        """Where a copy of each row's state goes, and whether this step makes one."""
+        """Where a copy of each row's state goes, and behind how many tokens the step makes one."""
         interval = self.config.state_track_interval
         if not interval:
             return _NONE, _NONE
         slots = ints([r.state_slots[self.states_each + r.tracked % TRACK_SLOTS] for r in live])
-        decodes = step.mode == "decode"
-        reached = [int(decodes and row.seq_len % interval == 0) for row in step.rows]
-        for request, now in zip(live, reached, strict=True):
-            request.tracked += now
-        return slots, ints(reached)
+        lens = [tracked_len(step.mode, row, interval) for row in step.rows]
+        for request, tracked in zip(live, lens, strict=True):
+            request.tracked += tracked > 0
+        return slots, ints(lens)
 
     def _draft_states(self, live: list[_Request]) -> IntArray:
         if not verifies_states(self.config):

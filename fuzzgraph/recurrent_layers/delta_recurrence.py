@@ -9,6 +9,9 @@ import torch
 
 from fuzzgraph.world import Batch, IntArray
 
+LONGEST_ROW = 256
+"""Tokens of a request at most: their states are all kept while one of them is asked for."""
+
 OfTokens = Callable[[torch.Tensor], torch.Tensor]
 """float64 [tokens + 1, heads, columns of a value, channels of a key]: the state before the first of
 a request's tokens and behind each."""

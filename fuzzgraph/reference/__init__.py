@@ -16,9 +16,10 @@ from fuzzgraph.adapted_layer import ADAPTED, adapted_outputs
 from fuzzgraph.case import EngineConfig, attention_outputs, group_configs
 from fuzzgraph.content import DTYPES, content_for
 from fuzzgraph.expert_layer import EXPERTS, expert_outputs
-from fuzzgraph.recurrent_layers.channel_decay import CHANNELS, channel_outputs
+from fuzzgraph.recurrent_layers.channel_decay import channel_outputs
 from fuzzgraph.recurrent_layers.decayed_attention import LINEAR_WIDTH, linear_outputs
-from fuzzgraph.recurrent_layers.delta_rule import POSITIONS, delta_outputs
+from fuzzgraph.recurrent_layers.delta_recurrence import LONGEST_ROW
+from fuzzgraph.recurrent_layers.delta_rule import delta_outputs
 from fuzzgraph.recurrent_layers.mamba2 import recurrent_outputs
 from fuzzgraph.reference.attention import attention, model_for
 from fuzzgraph.reference.committed import committed_outputs
@@ -122,11 +123,11 @@ def yardstick(batch: Batch, config: EngineConfig) -> dict[str, torch.Tensor]:
 
 
 _MATRICES = {
-    "gated_delta": (POSITIONS, delta_outputs),
-    "channel_delta": (CHANNELS, channel_outputs),
+    "gated_delta": (LONGEST_ROW, delta_outputs),
+    "channel_delta": (LONGEST_ROW, channel_outputs),
     "linear": (LINEAR_WIDTH, linear_outputs),
 }
-"""Output -> (positions that its numbers tell apart, what computes it)."""
+"""Output -> (longest context for which it is computed, what computes it)."""
 
 
 def _matrix_outputs(
@@ -138,8 +139,8 @@ def _matrix_outputs(
     """Layers whose states are matrices, and large: those that are promised."""
     return {
         name: outputs(content_for(config), batch, dtype)
-        for name, (positions, outputs) in _MATRICES.items()
-        if config.max_context_len <= positions and (promised is None or name in promised)
+        for name, (longest, outputs) in _MATRICES.items()
+        if config.max_context_len <= longest and (promised is None or name in promised)
     }
 
 

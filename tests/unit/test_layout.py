@@ -388,12 +388,30 @@ TRACKED: dict[str, Any] = {
     "state_track_interval": 4,
     "max_context_len": 32,
 }
+PROMPTS: dict[str, Any] = {**TRACKED, "capture_tokens": (16,)}
 
 
 def test_a_decode_that_reaches_a_multiple_of_the_interval_keeps_its_state() -> None:
     steps = [step(row(0, 3 + k), row(1, 8 + k)) for k in range(3)]
     kept = [batch.state_tracked.tolist() for batch in planned(*steps, **TRACKED)]
     assert kept == [[0, 1], [1, 0], [0, 0]]
+
+
+def test_a_prompt_keeps_the_state_behind_as_many_whole_intervals_as_it_computes() -> None:
+    rows = (row(0, 14, new_tokens=9), row(1, 3, new_tokens=3), row(2, 8, new_tokens=4))
+    steps = [ReplayStep(mode="prefill", rows=rows)]
+    (batch,) = planned(*steps, **PROMPTS)
+    assert batch.tracked_lens.tolist() == [13, 0, 8]
+    assert batch.state_tracked.tolist() == [1, 0, 1]
+
+
+def test_a_step_that_keeps_no_state_leaves_the_slot_that_is_next() -> None:
+    steps = [
+        ReplayStep(mode="prefill", rows=(row(0, end, new_tokens=new),))
+        for end, new in ((2, 2), (6, 4), (10, 4))
+    ]
+    first, second, third = planned(*steps, **PROMPTS)
+    assert first.track_slots.tolist() == second.track_slots.tolist() != third.track_slots.tolist()
 
 
 def test_kept_states_take_two_slots_of_their_request_in_turn() -> None:

@@ -20,6 +20,7 @@ from fuzzgraph.recurrent_layers.channel_decay import (
     CHANNEL_OUTPUT,
     CHANNELS,
 )
+from fuzzgraph.recurrent_layers.delta_recurrence import LONGEST_ROW
 from fuzzgraph.targets.offline.demands import demand_lookup, demand_rows, demand_size
 from fuzzgraph.targets.sglang.attention_model import FORWARD
 from fuzzgraph.targets.sglang.delta_net_model import LAYER, normed
@@ -43,7 +44,7 @@ class ChannelDecayModel(HybridModel):
         on_device, of_model = self.on_device, self.of_model
         content = content_for(config)
         self.token_inputs = of_model(channel_decay.channel_token_inputs(content))
-        self.position_inputs = of_model(channel_decay.channel_position_inputs())
+        self.position_inputs = of_model(channel_decay.channel_position_inputs(LONGEST_ROW))
         self.gates = of_model(channel_decay.channel_gates(content))
         self.betas = of_model(channel_decay.channel_betas())
         self.recurrent = engine_module(LAYER).RadixLinearAttention(

@@ -14,6 +14,7 @@ import torch
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.content import STATE_WIDTH, content_for
 from fuzzgraph.recurrent_layers import delta_rule
+from fuzzgraph.recurrent_layers.delta_recurrence import LONGEST_ROW
 from fuzzgraph.targets.offline.demands import demand_lookup, demand_rows, demand_size
 from fuzzgraph.targets.sglang.attention_model import FORWARD
 from fuzzgraph.targets.sglang.hybrid_model import COMPUTED, HybridModel
@@ -48,7 +49,7 @@ class DeltaNetModel(HybridModel):
     def _make_recurrent(self, config: EngineConfig, device: torch.device) -> None:
         on_device, of_model = self.on_device, self.of_model
         self.token_inputs = of_model(delta_rule.delta_token_inputs(content_for(config)))
-        self.position_inputs = of_model(delta_rule.delta_position_inputs())
+        self.position_inputs = of_model(delta_rule.delta_position_inputs(LONGEST_ROW))
         self.gates = of_model(delta_rule.delta_gates())
         self.betas = of_model(delta_rule.delta_betas())
         keys = dict(num_q_heads=delta_rule.KEY_HEADS, num_k_heads=delta_rule.KEY_HEADS)

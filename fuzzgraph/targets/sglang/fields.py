@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.fields import PADDED_OF_RANKS
+from fuzzgraph.fields import PADDED_OF_RANKS, TOLD
 from fuzzgraph.observation import Field, PaddingRule, Selects
 from fuzzgraph.targets.offline import fields as common
+from fuzzgraph.targets.sglang.forward_batch.prefill import TRACKED_LENS
 
 _REGISTRY = "sglang cuda_graph_buffer_registry.py build_decode_registry"
 _POOL = (
@@ -70,8 +71,24 @@ def input_fields(config: EngineConfig, fill: int, lens: str = "") -> tuple[Field
     return always + tuple(field for name, field in optional.items() if name in names)
 
 
+TRACKED_PROMPTS = ("mamba_track_indices", "mamba_track_mask", TRACKED_LENS)
+"""What a batch of prompts says of the states that the prefix cache keeps."""
+
+
+def tracked_fields(config: EngineConfig) -> tuple[Field, ...]:
+    """What a batch of prompts says of the states that the prefix cache keeps."""
+    if not config.state_track_interval:
+        return ()
+    slots, mask, lens = TRACKED_PROMPTS
+    return (
+        _tracked(slots, "state", "track_slots"),
+        _tracked(mask, "nothing", "state_tracked"),
+        _tracked(lens, "nothing", TOLD),
+    )
+
+
 def _tracked(name: str, selects: Selects, repeats: str) -> Field:
-    """What a decode is told of the states that the prefix cache keeps."""
+    """What a batch says of the states that the prefix cache keeps."""
     zero = PaddingRule("fill", 0)
     return Field(name, "requests", selects, zero, source=_TRACKED, repeats=repeats)
 

@@ -17,15 +17,22 @@ import torch
 
 from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.content import STATE_WIDTH
-from fuzzgraph.observation import Field
+from fuzzgraph.observation import Field, Observation
 from fuzzgraph.ports import GraphEngine
-from fuzzgraph.recurrent_layers.channel_decay import CHANNEL_OUTPUT, CHANNELS
+from fuzzgraph.recurrent_layers.channel_decay import CHANNEL_OUTPUT
+from fuzzgraph.recurrent_layers.delta_recurrence import LONGEST_ROW
 from fuzzgraph.targets.offline import fields as common
 from fuzzgraph.targets.sglang.attention_model import PrefillModel
 from fuzzgraph.targets.sglang.backends.gdn import STOOD_IN, RecurrentTarget, hybrid_backend
 from fuzzgraph.targets.sglang.channel_decay_model import ChannelDecayModel
 from fuzzgraph.targets.sglang.delta_net_model import LAYER, DeltaNetModel
 from fuzzgraph.targets.sglang.excuses import HYBRID_PREFILL_EXCUSES
+from fuzzgraph.targets.sglang.fields import TRACKED_PROMPTS, tracked_fields
+from fuzzgraph.targets.sglang.forward_batch.prefill import (
+    STATE_CHUNK,
+    TRACKED_LENS,
+    told_track_lens,
+)
 from fuzzgraph.targets.sglang.hybrid_model import HybridModel, split_recurrent
 from fuzzgraph.targets.sglang.release import demand_release
 from fuzzgraph.targets.sglang.runners.prefill import PrefillTarget
@@ -34,6 +41,7 @@ from fuzzgraph.targets.sglang.runners.prefill_session import PrefillSession
 from fuzzgraph.targets.sglang.stubs.hybrid_pools import KDA_BACKEND, KIMI
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 from fuzzgraph.targets.sglang.stubs.platform import cuda_server
+from fuzzgraph.world import Batch
 
 _STATES = "sglang hybrid_linear_attn_backend.py _forward_metadata: the slot of each request's row"
 _ENDS = "sglang hybrid_linear_attn_backend.py _forward_metadata: extend_start_loc and the last end"
@@ -74,6 +82,7 @@ class DeltaNetPrefillSession(PrefillSession):
     def declared(config: EngineConfig) -> tuple[Field, ...]:
         return (
             *PrefillSession.declared(config),
+            *tracked_fields(config),
             Field("state_indices", "requests", "state", common.FREE, source=_STATES),
             common.offsets(
                 "query_start_loc", repeats="new_lens", padding=common.FREE, source=_ENDS
@@ -89,7 +98,18 @@ class DeltaNetPrefillSession(PrefillSession):
         return self.backend.full_attn_backend
 
     def _attention_metadata(self) -> dict[str, torch.Tensor]:
-        return {**super()._attention_metadata(), **self._recurrent_metadata()}
+        tracked = {name: getattr(self._given(), name).clone() for name in self._tracked}
+        return {**super()._attention_metadata(), **self._recurrent_metadata(), **tracked}
+
+    @property
+    def _tracked(self) -> tuple[str, ...]:
+        return TRACKED_PROMPTS if self._config.state_track_interval else ()
+
+    def observe(self, batch: Batch) -> Observation:
+        seen = super().observe(batch)
+        if self._tracked:
+            seen.told = {TRACKED_LENS: told_track_lens(batch).tolist()}
+        return seen
 
     def _recurrent_metadata(self) -> dict[str, torch.Tensor]:
         """What kernels of the recurrent layer read of each request."""
@@ -138,6 +158,7 @@ class DeltaNetPrefillTarget(RecurrentTarget, PrefillTarget):
 
     session: type[DeltaNetPrefillSession] = DeltaNetPrefillSession
     excuses = HYBRID_PREFILL_EXCUSES
+    positions = LONGEST_ROW
 
     def __init__(self, name: str, kind: str = BREAKABLE.name) -> None:
         super().__init__(name, kind)
@@ -152,6 +173,8 @@ class DeltaNetPrefillTarget(RecurrentTarget, PrefillTarget):
             row_mixings=("none",),
             recurrent_state=True,
             recurrent_only=True,
+            state_tracking=True,
+            state_chunk=STATE_CHUNK,
         )
 
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> DeltaNetPrefillSession:
@@ -164,7 +187,6 @@ class ChannelDecayPrefillTarget(DeltaNetPrefillTarget):
     layer = "KDA"
     session = ChannelDecayPrefillSession
     recurrent_modules = (KIMI, LAYER, KDA_BACKEND)
-    positions = CHANNELS
 
     def modules(self) -> tuple[str, ...]:
         demand_release(

@@ -275,6 +275,8 @@ def model_runner(
     kv, allocator = _kv_memory(config, device, stored, requests, hybrid)
     width = config.draft_tokens if speculative else 1
     group = whole(config)
+    model = _model_config(config, dtype, judged, hybrid)
+    settings.describe(model)
     runner = ModelRunner(
         **{**_SWITCHED_OFF, **_kinds_of(hybrid)},
         configuration=settings,
@@ -294,7 +296,7 @@ def model_runner(
         kv_cache_dtype=stored,
         kv_cache_dtype_str=kv_cache_dtype(config),
         max_running_requests=config.req_pool_size,
-        model_config=_model_config(config, dtype, judged, hybrid),
+        model_config=model,
         page_size=config.page_size,
         prefill_attention_backend_str=backend,
         ps=Stub(

@@ -124,6 +124,12 @@ class Configuration:
         self.server_args = _arguments(values)
         self.use()
 
+    def describe(self, model: Any) -> None:
+        """Tell the arguments of their model, which they would read from disk when asked. Its name
+        differs by release, and some let nobody set one (model_override_base.py `model_config_of`,
+        ServerArgs)."""
+        vars(self.server_args).update(_model_config=model, model_config=model)
+
     def use(self) -> None:
         """Make these the arguments, and their ranks the ranks, of the process.
 
