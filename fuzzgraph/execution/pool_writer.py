@@ -205,7 +205,7 @@ class StepState:
             mine = started[found.rows]
             if mine.any():
                 known = found.values.nan_to_num(STATE_SIGNATURE[0])
-                values = state.plane.bytes_of(known)[torch.from_numpy(mine)]
+                values = state.bytes_of(known)[torch.from_numpy(mine)]
                 yield state.plane.put, self._index(found.slots[mine]), self._on_device(values)
 
     def dont_care(self, world: int) -> Iterator[Perturbation]:
@@ -276,7 +276,7 @@ class StepState:
             expected = self._rows_before(plane, before)
             slots, values = self._index(after.slots), self._on_device(after.values)
             values = state.taken(plane.tensor[slots].view_as(values), values)
-            plane.put(slots, plane.bytes_of(values), expected)
+            plane.put(slots, state.bytes_of(values), expected)
             yield from _changed_rows(plane, expected, "state", after.slots)
 
     def _rows_before(self, plane: PoolPlane, before: Image) -> torch.Tensor:

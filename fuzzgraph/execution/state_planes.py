@@ -53,6 +53,10 @@ class StatePlane:
             free |= (now - wanted).abs() <= self.rounding * wanted.abs()
         return torch.where(free, now, wanted)
 
+    def bytes_of(self, values: torch.Tensor) -> torch.Tensor:
+        """Values for some rows as the tensor holds them: the models' numbers are exact in it."""
+        return self.plane.bytes_of(values.to(self.plane.tensor.dtype))
+
     def before(self, batch: Batch) -> StateRows:
         """What a batch finds."""
         rows = np.arange(len(batch.state_slots))

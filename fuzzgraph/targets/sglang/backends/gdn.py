@@ -42,9 +42,8 @@ from fuzzgraph.targets.sglang.release import (
     is_before,
     release,
 )
-from fuzzgraph.targets.sglang.stubs.hybrid_pools import GDN_BACKEND, QWEN, SETTINGS
+from fuzzgraph.targets.sglang.stubs.hybrid_pools import GDN_BACKEND, QWEN
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
-from fuzzgraph.targets.sglang.stubs.workspaces import keep_workspaces_small
 from fuzzgraph.targets.sglang.target import SglangTarget
 from fuzzgraph.world import Batch
 
@@ -199,7 +198,6 @@ class RecurrentTarget(SglangTarget):
         return super().refused(config)
 
     def load(self) -> None:
-        keep_workspaces_small(**SETTINGS)
         super().load()
         with cuda_on_cpu():
             modules = (*self.recurrent_modules, _HYBRID, GDN_BACKEND, _REGISTRY)

@@ -7,6 +7,7 @@ and attention side by side. So shapes and dtypes of states follow from the engin
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import torch
@@ -41,8 +42,10 @@ KIMI, BAILING = "sglang.srt.configs.kimi_linear", "sglang.srt.configs.bailing_hy
 GDN_BACKEND = "sglang.srt.layers.attention.linear.gdn_backend"
 LIGHTNING_BACKEND = "sglang.srt.layers.attention.linear.lightning_backend"
 KDA_BACKEND = "sglang.srt.layers.attention.linear.kda_backend"
-SETTINGS = {"SGLANG_MAMBA_CONV_DTYPE": "float32"}
-"""Inputs of the convolution are float32 as states are, so that sums are exact."""
+_CONV_DTYPE = "SGLANG_MAMBA_CONV_DTYPE"
+"""By which servers choose the dtype of a convolution's kept inputs; bfloat16 without it. Servers of
+models in other dtypes set it to theirs (sglang configs/lfm2_moe.py), for kernels of prompts compile
+for no mixture of two (reports/compiled.md). States are float32."""
 _POOLS = "sglang.srt.mem_cache.memory_pool"
 
 
@@ -143,6 +146,7 @@ def state_pool(
     # neither has this pool.
     if not config.state_pool_size:
         states = max(states, rows + 1)
+    os.environ[_CONV_DTYPE] = config.dtype  # read as `mamba2_cache_params` is
     with cuda_on_cpu():  # up to 0.5.9 it names the device of what verifies keep
         return call_with_known(
             engine_module(_POOLS).HybridReqToTokenPool,

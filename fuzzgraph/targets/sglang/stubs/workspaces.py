@@ -29,16 +29,12 @@ _HOLDERS = tuple(
 )
 
 
-def keep_workspaces_small(**more: str) -> None:
-    """Set what the engine reads from the environment, for the life of the worker.
-
-    Args:
-        more: settings of one backend.
-    """
+def keep_workspaces_small() -> None:
+    """Set what the engine reads from the environment, for the life of the worker."""
     engine_module("sglang.srt.environ")  # looks at what the shell has set
     on_device = torch.cuda.is_available()
     size = _ON_DEVICE_MIB << 20 if on_device else FLASHINFER_BYTES
-    os.environ.update({_SETTING: str(size), **more})
+    os.environ[_SETTING] = str(size)
 
 
 def forget_workspaces(module: Any) -> None:
