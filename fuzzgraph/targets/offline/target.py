@@ -12,6 +12,11 @@ from fuzzgraph.ports import GraphEngine, Session
 
 __all__ = ["ReleasedTarget"]
 
+_HEADS = ((16, 16), (32, 32), (64, 64), (128, 128))
+"""Of queries and values. Products of tiles take 16 columns at least (reports/compiled.md)."""
+_LATENT_HEADS = ((576, 512),)
+"""DeepSeek's rows of latent attention, which all kernels are built for."""
+
 
 class ReleasedTarget:
     """One mode of one runner or backend of the release that this process holds.
@@ -41,6 +46,16 @@ class ReleasedTarget:
     def stood_in_for(self) -> tuple[str, ...]:
         """What of the engine does not run, a clause each."""
         return ()
+
+    @property
+    def device_capabilities(self) -> Capabilities:
+        """On a GPU, where kernels are compiled: heads as wide as they take, and dtypes that servers
+        run. Float32 is left out, since products of tiles round it there."""
+        can = self.capabilities
+        heads = _LATENT_HEADS if can.attentions == ("mla",) else _HEADS
+        # What tells states of recurrent layers apart is exact in float16 and not in bfloat16.
+        dtypes = ("float16",) if can.recurrent_state else ("bfloat16", "float16")
+        return can.replace(dtypes=dtypes, head_dims=heads, max_head_dim=heads[-1][0])
 
     @property
     def mode(self) -> Mode:
