@@ -31,7 +31,7 @@ from pages import add_write, publish
 from fuzzgraph import releases
 from fuzzgraph.targets import BUILT_IN
 
-RELEASES = "sglang==0.5.23,sglang==0.5.13,sglang==0.5.12,vllm==0.33.0,flashinfer-python==0.7.2"
+RELEASES = "flashinfer-python==0.7.2,sglang==0.5.23,vllm==0.33.0,sglang==0.5.13,sglang==0.5.12"
 SECONDS = 1800
 """The longest that one target may take."""
 
@@ -46,10 +46,14 @@ def of_one(asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
     ready_triton()
     from compiled.compiling import compile_all
-    from compiled.drawing import noted, opened
+    from compiled.drawing import noted, opened, use_device_dtypes
 
     target = opened(asked.one, asked.path)
-    shapes = list(filter(None, asked.shapes.split(",")))
+    drawn = use_device_dtypes(target)
+    if drawn.refused:
+        yield {"not_on_device": drawn.refused}
+    ends = dict.fromkeys([*drawn.shapes[:1], *drawn.shapes[-1:]])
+    shapes = list(filter(None, asked.shapes.split(","))) or list(ends)
     seen: set[Any] = set()
     for shape, kept, notes in noted(target, asked.cases, asked.seed, shapes):
         every = [note for note in notes.all() if note.key() not in seen]
@@ -69,6 +73,7 @@ def of_one(asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
                 "module": note.module,
                 "shape": shape,
                 "floats": note.floats(),
+                "drawn": drawn.has(shape, note.floats()),
                 "architecture": outcome.architecture,
                 "kind": outcome.kind,
                 "why": outcome.why,
@@ -113,15 +118,15 @@ def run(target: str, release: str, out: Path, asked: argparse.Namespace) -> None
 
 
 def chosen(asked: argparse.Namespace) -> Iterator[tuple[str, str]]:
-    """Every target with every release it is to run on; "" for one that needs none."""
-    for name, package in _packages():
-        if asked.targets and name not in asked.targets:
-            continue
-        if not package:
-            yield name, ""
-        for release in asked.release.split(","):
-            if package and release.partition("==")[0] == package:
-                yield name, release
+    """Every target with every release it is to run on, release by release; "" for one that needs
+    none."""
+    of = {
+        name: package for name, package in _packages() if name in asked.targets or not asked.targets
+    }
+    yield from ((name, "") for name in of if not of[name])
+    for release in asked.release.split(","):
+        package = release.partition("==")[0]
+        yield from ((name, release) for name in of if of[name] == package)
 
 
 def _packages() -> Iterator[tuple[str, str]]:
@@ -152,7 +157,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="keeps what each target said")
     parser.add_argument("--one", metavar="TARGET", help="print JSON of this one")
     parser.add_argument("--path", type=Path, help="folder of its engine's release")
-    parser.add_argument("--shapes", default="", help="e.g. 16x8, with commas between")
+    shapes = "e.g. 16x8, with commas between; the narrowest and the widest drawn without any"
+    parser.add_argument("--shapes", default="", help=shapes)
     parser.add_argument("--architectures", default="", help="e.g. sm_90, with commas between")
     add_write(parser)
     asked = parser.parse_args()

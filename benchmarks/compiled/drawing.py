@@ -1,13 +1,15 @@
-"""Runs drawn cases of a target at the head dims of a device, and notes what they launch.
+"""Runs drawn cases of a target with heads and dtypes of a device, and notes what they launch.
 
-The history and all other dimensions of a case are the strategies'; its head dims are those asked
-for, where the target opens such a config.
+The history and all other dimensions of a case are the strategies'. Its head dims are those asked
+for, where the target opens such a config, and its dtype is one that the target draws on a device;
+Triton's interpreter has no bfloat16, for which float16 stands in.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
@@ -16,13 +18,14 @@ import msgspec
 import torch
 
 from compiled.launches import Notes, noting
+from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import Case, EngineConfig
 from fuzzgraph.case.config_rules import validate_config
 from fuzzgraph.errors import FuzzGraphError
 from fuzzgraph.execution import Execution
 from fuzzgraph.faults import FAULTS, open_fault
 from fuzzgraph.lanes import lanes
-from fuzzgraph.ports import Target, load_engine
+from fuzzgraph.ports import Target, load_engine, unwrapped
 from fuzzgraph.run.spec import Setup
 from fuzzgraph.strategies import CI, cases, draw
 from fuzzgraph.targets import open_target
@@ -46,6 +49,44 @@ def opened(name: str, path: Path | None) -> Target:
     return target
 
 
+@dataclass(frozen=True)
+class Drawn:
+    """What is drawn of a target on a device."""
+
+    shapes: tuple[str, ...]
+    """Widths of heads, e.g. "16x16"; () for any."""
+    dtypes: tuple[str, ...]
+    refused: str
+    """Why the target is not driven there; "" if it is."""
+
+    def has(self, shape: str, floats: str) -> bool:
+        """Whether a case there may launch a kernel with such heads and pointers to such floats."""
+        of_bfloat16 = "bf16" in floats.split()
+        dtypes = of_bfloat16 <= ("bfloat16" in self.dtypes)
+        return not self.refused and dtypes and (not self.shapes or shape in self.shapes)
+
+
+def use_device_dtypes(target: Target) -> Drawn:
+    """Have a target express what it can on a device, but for its heads and for bfloat16.
+
+    Returns:
+        What is drawn there.
+    """
+    engine = unwrapped(target)
+    here: Capabilities = engine.capabilities
+    there: Capabilities = getattr(engine, "device_capabilities", here)
+    refused = str(getattr(engine, "not_on_device", ""))
+    interpreted = tuple(name for name in there.dtypes if name != "bfloat16") or ("float16",)
+    if not refused:
+        heads = {name: getattr(here, name) for name in ("head_dims", "max_head_dim")}
+        engine.capabilities = there.replace(dtypes=interpreted, **heads)
+    return Drawn(tuple(map(_name, there.built_heads)), there.dtypes, refused)
+
+
+def _name(dims: tuple[int, int]) -> str:
+    return f"{dims[0]}x{dims[1]}"
+
+
 def noted(
     target: Target, count: int, seed: int, shapes: Sequence[str] = ()
 ) -> Iterator[tuple[str, str, Notes]]:
@@ -58,14 +99,14 @@ def noted(
     drawn = _drawn(target, count, seed)
     latent = set(target.capabilities.attentions) == {"mla"}
     given = [_shaped(target, drawn, dims) for dims in (LATENT_DIMS if latent else HEAD_DIMS)]
-    by_shape: dict[tuple[int, int], list[Case]] = {}
+    by_shape: dict[str, list[Case]] = {}
     for case in [*drawn, *chain.from_iterable(given)]:
-        by_shape.setdefault((case.config.head_dim, case.config.v_head_dim), []).append(case)
+        by_shape.setdefault(_name((case.config.head_dim, case.config.v_head_dim)), []).append(case)
     ours = not getattr(target, "package", "")
     execution = Execution(target, Setup(target=target.name, second_opinion=ours))
-    for (width, value), chosen in sorted(by_shape.items()):
-        if not shapes or f"{width}x{value}" in shapes:
-            yield (f"{width}x{value}", *_run(execution, chosen))
+    for shape in sorted(by_shape, key=lambda name: [*map(int, name.split("x"))]):
+        if not shapes or shape in shapes:
+            yield (shape, *_run(execution, by_shape[shape]))
 
 
 def _drawn(target: Target, count: int, seed: int) -> list[Case]:
