@@ -142,12 +142,12 @@ class Pools:
     """Like `kv_planes`, of a layer of its own that attends to encoders: it alone holds their keys
     and values, and no others. Without such a layer they lie in `kv_planes`."""
     state: torch.Tensor | None = None
-    """[state_slots, width] recurrent state."""
+    """[state_slots, width] recurrent state, float32 as all states are."""
     conv_state: torch.Tensor | None = None
     """[state_slots, CONV_WIDTH - 1, CONV_COLUMNS] what the last tokens brought to the convolution
-    before the recurrence, the newest last; see `recurrent_layers`. In a config that verifies drafts
-    there is room for draft_tokens - 1 more, unless `states_committed`; see
-    `execution.state_planes`."""
+    before the recurrence, the newest last, in float32 or the config's dtype as for every layer; see
+    `recurrent_layers`. In a config that verifies drafts there is room for draft_tokens - 1 more,
+    unless `states_committed`; see `execution.state_planes`."""
     delta_state: torch.Tensor | None = None
     """[state_slots, HEADS, HEAD_WIDTH, POSITIONS] states of the gated delta rule, or the same with
     the numbers of a slot in one row. See `recurrent_layers.delta_rule`."""

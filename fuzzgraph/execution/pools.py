@@ -9,7 +9,7 @@ import torch
 
 from fuzzgraph.case import EngineConfig, group_configs
 from fuzzgraph.case.verified_states import state_slots_each, states_each
-from fuzzgraph.content import STATE_WIDTH, content_for
+from fuzzgraph.content import DTYPES, STATE_WIDTH, content_for
 from fuzzgraph.errors import TargetFailed
 from fuzzgraph.execution.pool_memory import group_name, page_rows
 from fuzzgraph.ports import Pools, Session, unwrapped
@@ -57,9 +57,10 @@ def _wrong_pools(pools: Pools, config: EngineConfig) -> Iterator[str]:
     for name, (numbers, columns) in _STATE_SIZES.items():
         tensor = getattr(pools, name)
         if tensor is not None:
-            # Rows of states are float32: four bytes a number.
-            row = 4 * numbers if numbers else 4 * inputs * columns
-            yield from _wrong_rows(name, tensor, rows, row)
+            # States are float32, and so are inputs of a convolution or as the model computes.
+            in_model = not numbers and tensor.dtype == DTYPES[config.dtype]
+            item = tensor.itemsize if in_model else torch.float32.itemsize
+            yield from _wrong_rows(name, tensor, rows, item * (numbers or inputs * columns))
             if not numbers:
                 turned = name in pools.transposed_states
                 yield from _wrong_order(name, tensor, columns, turned)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 import torch
 
@@ -160,6 +161,12 @@ WRONG = {
         Pools(conv_state=torch.zeros(SLOTS, CONV_WIDTH - 2, CONV_COLUMNS)),
         f"a row must have {4 * (CONV_WIDTH - 1) * CONV_COLUMNS} bytes",
     ),
+    "inputs in a dtype that is not the model's": (
+        Pools(
+            conv_state=torch.zeros(SLOTS, CONV_WIDTH - 1, CONV_COLUMNS, dtype=torch.bfloat16),
+        ),
+        "of torch.bfloat16, and a row must have",
+    ),
     "inputs the other way round, unsaid": (
         Pools(conv_state=torch.zeros(SLOTS, CONV_COLUMNS, CONV_WIDTH - 1)),
         "transposed_states does not name it",
@@ -248,3 +255,26 @@ def test_a_state_of_the_convolution_that_is_not_advanced_is_found() -> None:
     assert (left.region, left.own, left.indices) == ("conv_state", True, sorted(slots.tolist()))
     pools.conv_state[slots] = conv_rows(content, batch, after=True)
     assert state.foreign_writes(before) == []
+
+
+def test_a_convolution_may_keep_its_inputs_in_the_dtype_of_the_model() -> None:
+    half = msgspec.structs.replace(CONFIG, dtype="float16")
+    memory = GuardedMemory(capacity=1 << 22)
+    with memory.intercept("engine"):
+        rows = FIRST_ROW + half.req_pool_size
+        conv = torch.zeros(rows, CONV_WIDTH - 1, CONV_COLUMNS, dtype=torch.float16)
+    pools = Pools(conv_state=conv)
+    require_pools(OnlyPools(pools), half)  # type: ignore[arg-type]
+    pool_writer = PoolWriter(pools, half, memory)
+    pool_writer.fill_unowned(0)
+    batch, content = one_and_five_tokens(), content_for(half)
+    state = pool_writer.state_of(batch)
+    state.write()
+    slots = torch.from_numpy(batch.state_slots)
+    assert torch.equal(conv[slots].float(), conv_rows(content, batch))
+    before = memory.snapshot()
+    conv[slots] = conv_rows(content, batch, after=True).half()
+    assert state.foreign_writes(before) == []
+    conv[slots[1], -1, 0] += 1
+    (wrong,) = state.foreign_writes(before)
+    assert (wrong.region, wrong.own, wrong.indices) == ("conv_state", True, [int(slots[1])])
