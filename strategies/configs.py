@@ -175,18 +175,19 @@ def _tracked_states(fields: Fields, can: Capabilities) -> None:
 
 
 def _tracked_prompts(fields: Fields, can: Capabilities) -> None:
-    """Prompts that keep states, in half of the contexts: of one to three intervals, in graphs that
-    hold at least one."""
+    """Prompts that keep states, in a fifth of the contexts since they are long: of one to three
+    intervals, in graphs that hold at least one."""
     drawn, interval = fields["max_context_len"], prompt_interval(can, fields["page_size"])
-    if not interval or drawn % 2:
+    if not interval or drawn % 5 != 1:
         fields["state_track_interval"] = DIMENSIONS["state_track_interval"].default
         return
     fields["state_track_interval"] = interval
-    # By a size that every case draws, so that each of them comes as often.
+    # By sizes that every case draws, so that each of them comes as often.
+    number = drawn // 5 + fields["num_q_heads"]
     lengths = (interval + 1, 2 * interval, 2 * interval + 9, 3 * interval - 1)
-    longest = max(drawn, lengths[drawn // 2 % len(lengths)])
+    longest = max(drawn, lengths[number % len(lengths)])
     fields["max_context_len"] = context = min(longest, can.max_context_len)
-    held = (interval, interval + 8, 2 * interval - 1)[drawn // 2 % 3]
+    held = (interval, interval + 8, 2 * interval - 1)[number % 3]
     smaller = {size for size in fields["capture_tokens"] if size < interval}
     largest = min(held, fields["req_pool_size"] * context)
     fields["capture_tokens"] = tuple(sorted({*smaller, largest}))

@@ -151,3 +151,56 @@ def one_token_fewer() -> DeltaNetPrefillTarget:
 def offsets_one_row_late() -> DeltaNetPrefillTarget:
     """Chunks of a row are looked up behind those of the next."""
     return _refreshed(lambda meta, rows: meta.chunk_offsets[1:].sub_(1))
+
+
+def _prepared(then: Callable[[Any], None]) -> DeltaNetPrefillTarget:
+    """The target whose metadata is changed once a batch of prompts is prepared."""
+
+    def change(recurrent: Any) -> None:
+        prepare = recurrent.init_forward_metadata
+
+        def prepare_and_change(forward_batch: Any) -> None:
+            prepare(forward_batch)
+            if recurrent.forward_metadata.has_mamba_track_mask:
+                then(recurrent.forward_metadata)
+
+        recurrent.init_forward_metadata = prepare_and_change
+
+    return _delta_net(change)
+
+
+def state_of_the_chunk_before_kept() -> DeltaNetPrefillTarget:
+    """Where a prompt goes on behind its last whole chunk, the state of the one before is kept."""
+
+    def change(metadata: Any) -> None:
+        metadata.track_ssm_h_src = metadata.track_ssm_h_src - 1
+
+    return _prepared(change)
+
+
+def inputs_kept_one_token_late() -> DeltaNetPrefillTarget:
+    """The kept inputs of the convolution end one token behind the kept state."""
+
+    def change(metadata: Any) -> None:
+        metadata.track_conv_indices = metadata.track_conv_indices + 1
+
+    return _prepared(change)
+
+
+def nothing_kept_where_a_prompt_ends_with_a_chunk() -> DeltaNetPrefillTarget:
+    """The state behind a prompt's last token is not copied."""
+
+    def change(metadata: Any) -> None:
+        metadata.track_ssm_final_src = metadata.track_ssm_final_src[:0]
+        metadata.track_ssm_final_dst = metadata.track_ssm_final_dst[:0]
+
+    return _prepared(change)
+
+
+def kept_in_the_next_slot() -> DeltaNetPrefillTarget:
+    """Kept states lie one slot behind those that the prefix cache will name."""
+
+    def change(metadata: Any) -> None:
+        metadata.track_ssm_h_dst = metadata.track_ssm_h_dst + 1
+
+    return _prepared(change)

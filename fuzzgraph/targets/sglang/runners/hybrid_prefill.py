@@ -98,16 +98,23 @@ class DeltaNetPrefillSession(PrefillSession):
         return self.backend.full_attn_backend
 
     def _attention_metadata(self) -> dict[str, torch.Tensor]:
-        tracked = {name: getattr(self._given(), name).clone() for name in self._tracked}
-        return {**super()._attention_metadata(), **self._recurrent_metadata(), **tracked}
+        return {
+            **super()._attention_metadata(),
+            **self._recurrent_metadata(),
+            **self._tracked_metadata(),
+        }
 
-    @property
-    def _tracked(self) -> tuple[str, ...]:
-        return TRACKED_PROMPTS if self._config.state_track_interval else ()
+    def _tracked_metadata(self) -> dict[str, torch.Tensor]:
+        """What the model is told of states to keep; up to 0.5.13 batches of breakable graphs lack
+        it, and what lies in the slots says what became of that."""
+        if not self._config.state_track_interval:
+            return {}
+        told = {name: getattr(self._given(), name) for name in TRACKED_PROMPTS}
+        return {name: each.clone() for name, each in told.items() if each is not None}
 
     def observe(self, batch: Batch) -> Observation:
         seen = super().observe(batch)
-        if self._tracked:
+        if self._config.state_track_interval:
             seen.told = {TRACKED_LENS: told_track_lens(batch).tolist()}
         return seen
 
