@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
+
 from fuzzgraph.text.numbers import counted
 
 AccessKind = Literal["read", "write"]
@@ -101,3 +103,57 @@ class Race:
             f" {self.offset:+d} ({counted(self.elements, 'element')}{same};"
             f" {self.source}, {self.other_source})"
         )
+
+
+SanitizerTool = Literal["memcheck", "initcheck", "racecheck", "synccheck"]
+"""The tools of compute-sanitizer: bounds of accesses, reads of what nobody wrote, races in shared
+memory, barriers."""
+
+
+class KernelError(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An error of a compiled kernel that compute-sanitizer reported; equal ones are counted."""
+
+    tool: SanitizerTool
+    kind: str
+    """What it is, without a value: 'out-of-bounds read', 'race', 'barrier: Missing wait'."""
+    kernel: str
+    """'' where the report names none."""
+    source: str = ""
+    """Line of the kernel: `file.py:123`; '' where it was compiled without its lines."""
+    space: str = ""
+    """'global', 'shared' or 'local', where an access has one."""
+    nbytes: int = 0
+    """Size of the access in bytes; 0 for none."""
+    address: str = ""
+    """Of the first such error, in hexadecimal."""
+    place: str = ""
+    """Where that lies: in which guarded buffer or red zone, else beside which allocation."""
+    buffer: str = ""
+    """The guarded buffer that it lies in or beside; '' for none."""
+    thread: str = ""
+    """Thread and block of the first such error, as in 'thread (3,0,0) in block (0,0,0)'."""
+    meets: tuple[str, ...] = ()
+    """The other accesses of a race, each with its line."""
+    called_from: str = ""
+    """The innermost frame of the engine's compiled host code that launched it; '' for none."""
+    count: int = 1
+
+    @property
+    def where(self) -> str:
+        """The kernel with its line, as in 'store_kernel at attention.py:123'."""
+        named = self.kernel or "an unnamed kernel"
+        return f"{named} at {self.source}" if self.source else named
+
+    @property
+    def name(self) -> str:
+        """What two runs call the same: kernel, kind and line, no address."""
+        return f"{self.where}: {self.kind}"
+
+    def __str__(self) -> str:
+        size = f" of {counted(self.nbytes, 'byte')}" if self.nbytes else ""
+        space = f" of {self.space} memory" if self.space else ""
+        parts = [f"{self.kind}{size}{space}{f' at {self.address}' if self.address else ''}"]
+        parts += [self.place, self.thread, *(f"with {other}" for other in self.meets)]
+        parts += [f"launched from {self.called_from}" if self.called_from else ""]
+        parts += [counted(self.count, "such error")]
+        return f"{self.where}: {'; '.join(filter(None, parts))}"

@@ -7,6 +7,8 @@ from typing import Annotated, Literal, get_args
 
 import msgspec
 
+from fuzzgraph.accesses import KernelError
+
 Clause = Literal["reads", "writes", "computes", "history", "metadata", "survives"]
 CLAUSES: dict[Clause, str] = {
     "reads": "reads only what its batch names",
@@ -21,6 +23,7 @@ CLAUSES: dict[Clause, str] = {
 Symptom = Literal[
     "mismatch", "nan_mismatch", "red_zone_hit", "foreign_write", "stray_access", "race",
     "broken_contract", "broken_form", "missing", "exception", "device_fault", "signal", "hang",
+    "kernel_error",
 ]  # fmt: skip
 """nan_mismatch: a mismatch that shows only with NaN in the memory that the batch does not own."""
 Stage = Literal["open", "warmup", "capture", "prepare", "replay", "eager", "check"]
@@ -97,6 +100,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Machine-readable facts behind the message, e.g. offset, elements, region, allocated_at."""
     lines: tuple[EngineLine, ...] = ()
     """Of the engine, the most telling first; found once, for the shrunk case."""
+    kernel_errors: tuple[KernelError, ...] = ()
+    """What compute-sanitizer reports of its case, where it was asked (`--sanitizer`)."""
     confirmed: str = ""
     """Rate in fresh sessions, e.g. '3/3'; '' before it was tried."""
     unserved: str = ""

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import msgspec
 
@@ -65,14 +65,19 @@ class Opened:
     """Watched file -> first lines of its watched statements that were executed so far."""
     record: Recorder | None = None
     """Writes standalone scripts where the engine is; None where it is in this process."""
+    beside: Callable[[Case, Finding], Finding] = lambda case, finding: finding
+    """Adds what compute-sanitizer reports of the case, where the setup asks for it."""
 
     def located(self, case: Case, finding: Finding) -> Finding:
-        """The finding with the engine's lines that it is about.
+        """The finding with the engine's lines that it is about, and errors of its kernels.
 
         Raises:
             OutOfTime: it was cut off.
         """
-        return msgspec.structs.replace(finding, lines=self.lines_of(case, finding))
+        if finding.symptom == "kernel_error":
+            return finding  # it is about a line of a kernel, which it names
+        found = msgspec.structs.replace(finding, lines=self.lines_of(case, finding))
+        return self.beside(case, found)
 
 
 def check_names(setup: Setup) -> None:
@@ -106,11 +111,41 @@ def open_setup(
     Raises:
         UsageError: an unknown target or fault; AdapterUnavailable: its engine is missing.
     """
+    opened = _open_setup(setup, branches=branches, watched=watched)
+    return _under_the_sanitizer(opened) if setup.sanitizer else opened
+
+
+def _open_setup(
+    setup: Setup, *, branches: bool, watched: Mapping[str, tuple[int, ...]] | None
+) -> Opened:
     if watched:  # of a release or a tree, which a process of its own imports
         return _in_worker(setup, _target(setup), branches=branches, watched=watched)
     if _own_apart(setup):
         return _open_own(setup, branches=branches)
-    return open_target_object(_target(setup), setup, branches=branches)
+    return _open_object(_target(setup), setup, branches=branches)
+
+
+def _under_the_sanitizer(opened: Opened) -> Opened:
+    """The same, with cases run under one of compute-sanitizer's tools as well.
+
+    Raises:
+        AdapterUnavailable: it is not here.
+    """
+    from fuzzgraph.worker.sanitizer import Sanitizer, SanitizingRunner
+
+    setup = opened.setup
+    try:
+        sanitizer = Sanitizer(setup, engine_paths(setup, cast("Target", opened.target)))
+    except BaseException:
+        opened.close()
+        raise
+    runner = SanitizingRunner(opened.runner, sanitizer, setup.target)
+
+    def cut_off(moment: float) -> None:
+        opened.cut_off(moment)
+        sanitizer.cut_off(moment)
+
+    return replace(opened, runner=runner, cut_off=cut_off, beside=runner.beside)
 
 
 def _own_apart(setup: Setup) -> bool:
@@ -135,8 +170,22 @@ def _open_own(setup: Setup, *, branches: bool) -> Opened:
         raise
 
 
-def open_target_object(target: Target, setup: Setup, *, branches: bool = False) -> Opened:
-    """The same for a target at hand."""
+def open_target_object(target: Target, setup: Setup) -> Opened:
+    """The same for a target at hand.
+
+    Raises:
+        UsageError: as `open_setup`, or it has to be opened by name and cannot.
+    """
+    if setup.sanitizer and not _by_name(target, setup):
+        raise UsageError(
+            f"sanitizer={setup.sanitizer!r}: target {setup.target!r} is an object of this process, "
+            "and the process that is watched opens it by name. Name it as module:factory."
+        )
+    opened = _open_object(target, setup, branches=False)
+    return _under_the_sanitizer(opened) if setup.sanitizer else opened
+
+
+def _open_object(target: Target, setup: Setup, *, branches: bool) -> Opened:
     if _isolated(target, setup):
         return _in_worker(setup, target, branches=branches)
     if setup.release or setup.source:

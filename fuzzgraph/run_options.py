@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from fuzzgraph.accesses import SanitizerTool
 from fuzzgraph.errors import AdapterUnavailable, UsageError
 from fuzzgraph.run.option import OptionRow
 from fuzzgraph.run.settings_file import Settings
@@ -45,6 +46,8 @@ def checked_setup(target: str = "builtin", *, here: bool = True, **given: Any) -
     if here and setup.device == "cuda":
         _require_device()
     _refuse_contradictions(setup)
+    if here and setup.sanitizer:
+        _require_sanitizer(setup.sanitizer)
     setup = _with_version_alone(setup)
     return with_tree(setup) if here else setup
 
@@ -73,6 +76,12 @@ def _refuse_contradictions(setup: Setup) -> None:
         raise UsageError(
             f"graphs={setup.graphs!r} sees no launch of a kernel that is compiled for a GPU; got "
             "device='cuda'. Use --graphs device, or --device cpu."
+        )
+    if setup.sanitizer and setup.graphs == "recorder":
+        raise UsageError(
+            f"sanitizer={setup.sanitizer!r} looks at kernels that are compiled for a GPU; got "
+            "device='cpu'. Use --device cuda, or drop --sanitizer: over lanes each access is "
+            "checked anyway."
         )
     if setup.fault and setup.target != "builtin":
         raise UsageError(
@@ -109,6 +118,12 @@ def _require_device() -> None:
             f"device='cuda': torch {torch.__version__} sees no CUDA or HIP device here. "
             "Use --device cpu, or check with 'fuzzgraph doctor'."
         )
+
+
+def _require_sanitizer(tool: SanitizerTool) -> None:
+    from fuzzgraph.worker.sanitizer import require_tool
+
+    require_tool(tool)
 
 
 def checked_spec(

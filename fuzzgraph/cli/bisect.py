@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @case_argument
-@partial(setup_options, leave=("release", "tree", "fault"))
+@partial(setup_options, leave=("release", "tree", "fault", "sanitizer"))
 @click.option(
     "--good", required=True, metavar="REF|VERSION",
     help="A commit of --source, or a release, without the finding.",

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @click.command("check-target")
 @click.argument("target", metavar="NAME|MODULE:FACTORY")
-@partial(setup_options, leave=("target",))
+@partial(setup_options, leave=("target", "sanitizer"))
 @click.option(
     "--examples",
     metavar="N",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@partial(setup_options, leave=("fault", "isolation"))
+@partial(setup_options, leave=("fault", "isolation", "sanitizer"))
 @click.option(
     "--sample", metavar="N", default="40", show_default=True, callback=whole_number(0),
     help="Mutants to run that start; 0 only learns which lines the target executes.",

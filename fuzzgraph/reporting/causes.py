@@ -117,6 +117,8 @@ def _line(finding: Finding) -> str:
         error = str(finding.detail.get("error", "")).partition(":")[0]
         where = str(finding.detail.get("where", ""))
         return f"{error} at {where}" if where else ""
+    if finding.symptom == "kernel_error":
+        return finding.buffer
     if finding.symptom in ("stray_access", "race"):
         verb = "reads" if finding.clause == "reads" else "writes"
         return f"{finding.detail.get('kernel')} {verb} at {finding.detail.get('source')}"

@@ -17,6 +17,7 @@ from fuzzgraph.text.finding_text import (
     confirmation,
     effect_text,
     headline,
+    kernel_error_lines,
     line_text,
     observed,
     place,
@@ -59,6 +60,7 @@ def finding_head(finding: Finding) -> list[str]:
         ("rule", f"{rule(finding)} (oracle {finding.oracle})"),
         ("buffer", buffer_text(finding)),
         *(("" if n else "lines", line_text(one)) for n, one in enumerate(untold_lines(finding))),
+        *(("" if n else "kernels", one) for n, one in enumerate(kernel_error_lines(finding))),
         ("where", f"{place(finding)}, target {finding.target}"),
         ("sure", confirmation(finding)),
     ]

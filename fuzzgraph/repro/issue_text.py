@@ -13,7 +13,14 @@ from fuzzgraph.run.events import Setup, finding_id
 from fuzzgraph.text.case_text import case_cells, config_line
 from fuzzgraph.text.escaping import code_span as code
 from fuzzgraph.text.escaping import markdown_text
-from fuzzgraph.text.finding_text import confirmation, law, sentence, untold_lines, with_paths
+from fuzzgraph.text.finding_text import (
+    confirmation,
+    kernel_error_lines,
+    law,
+    sentence,
+    untold_lines,
+    with_paths,
+)
 
 _KNOWN = {
     "engine_buffer": "Engine's buffer",
@@ -102,6 +109,7 @@ def _measured(finding: Finding) -> list[str]:
         f"- {code(plain(str(line)))} {markdown_text(plain(line.does))}"
         for line in untold_lines(finding)
     ]
+    facts += [f"- compute-sanitizer, {markdown_text(line)}" for line in kernel_error_lines(finding)]
     if not facts:
         return []
     return ["## Measured", "", *facts, ""]

@@ -15,6 +15,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from fuzzgraph.accesses import SanitizerTool
 from fuzzgraph.errors import UsageError
 from fuzzgraph.run.identity import checked_identity, identity_words
 from fuzzgraph.run.option import Option, rows_of
@@ -23,6 +24,7 @@ Device = Literal["cpu", "cuda"]
 Graphs = Literal["recorder", "device", "emulated"]
 Isolation = Literal["", "on", "off"]
 Profile = Literal["ci", "nightly"]
+Sanitizing = Literal["", SanitizerTool]
 
 _DATABASES = (r"dir:.+", r"(redis|rediss|unix)://.+", r"github:[\w.-]+/[\w.-]+")
 DATABASE_FORMS = "dir:FOLDER, redis://HOST:PORT[/DB], github:OWNER/REPO"
@@ -127,6 +129,16 @@ class Setup(
             "over lanes."
         ),
     ] = False
+    sanitizer: Annotated[
+        Sanitizing,
+        Option(
+            "Also run cases under this tool of NVIDIA's compute-sanitizer, on a GPU, a minute or "
+            "more each.",
+            without="none",
+        ),
+    ] = ""
+    """What it reports of a finding's case is told with the finding; what it reports where nothing
+    else was found is a finding."""
 
     @property
     def engine(self) -> str:

@@ -19,6 +19,7 @@ LAW = (
 _IN_THE_LAW = ("reads", "writes", "computes", "history")
 _OWNERS = {"slot": "KV slot", "row": "request row", "state": "state slot"}
 _INDICES_SHOWN = 4
+_ERRORS_SHOWN = 8
 LEFT_OVER = " as the previous replay left it"
 """What follows the name of a buffer in the detail `left_over`."""
 LEFT_BY_CAPTURE = " as warm-up and capture left it"
@@ -39,7 +40,7 @@ RULES: dict[Clause, str] = {
 
 def sentence(finding: Finding) -> str:
     """What is wrong, without a full stop: 'A decode replay writes 1 element past the end of x'."""
-    if finding.clause == "survives":
+    if finding.clause == "survives" and finding.symptom != "kernel_error":
         return one_line(_of_end(finding))
     if finding.buffer.startswith("reference:"):
         return one_line(_told(finding))
@@ -164,6 +165,15 @@ def untold_lines(finding: Finding) -> list[EngineLine]:
     return [line for line in finding.lines if str(line) not in told and lines[str(line)] is line]
 
 
+def kernel_error_lines(finding: Finding) -> list[str]:
+    """What compute-sanitizer reports of its case, one line each; none where the finding is that."""
+    if finding.symptom == "kernel_error":
+        return []
+    lines = [f"{error.tool}: {error}" for error in finding.kernel_errors[:_ERRORS_SHOWN]]
+    more = len(finding.kernel_errors) - len(lines)
+    return [*lines, f"and {counted(more, 'other line')}"] if more else lines
+
+
 def _doer(finding: Finding) -> str:
     """The subject of a sentence."""
     mode = finding.mode.replace("_", " ")
@@ -260,6 +270,11 @@ def _of_race(finding: Finding) -> str:
     )
 
 
+def _of_kernel_error(finding: Finding) -> str:
+    tool = finding.kernel_errors[0].tool if finding.kernel_errors else "compute-sanitizer"
+    return f"{_during(finding)}, {tool} reports {finding.buffer}"
+
+
 def _of_mismatch(finding: Finding) -> str:
     writer = _MISMATCHES.get(finding.clause)
     return writer(finding) if writer else _of_contract(finding)
@@ -320,6 +335,7 @@ _WRITERS = {
     "foreign_write": _of_foreign_write,
     "stray_access": _of_stray_access,
     "race": _of_race,
+    "kernel_error": _of_kernel_error,
     "broken_contract": _of_contract,
     "broken_form": _of_contract,
     "missing": _of_missing,
@@ -331,6 +347,7 @@ _KINDS: dict[Symptom, str] = {
     "foreign_write": "Write to memory of others",
     "stray_access": "Access out of bounds",
     "race": "Race",
+    "kernel_error": "Error of a compiled kernel",
     "missing": "Missing result",
     "exception": "Exception",
     "device_fault": "Device fault",

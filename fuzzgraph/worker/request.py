@@ -48,7 +48,7 @@ class RequestSender:
             self._pool.kill()
             raise
         if isinstance(answer, Refused):
-            raise _refusal(answer)
+            raise refusal(answer)
         if isinstance(answer, Failed):
             raise WorkerFailed(f"the worker failed: {answer.error}\n{answer.traceback}")
         if isinstance(answer, wanted) and not child.channel.unasked():
@@ -85,7 +85,7 @@ class RequestSender:
             raise child.ending() from None
 
 
-def _refusal(answer: Refused) -> FuzzGraphError:
+def refusal(answer: Refused) -> FuzzGraphError:
     """The error that the child raised, by its class where it is one of ours."""
     kind = getattr(errors, answer.kind, UsageError)
     if not (isinstance(kind, type) and issubclass(kind, FuzzGraphError)):

@@ -86,7 +86,7 @@ class RequestHandler:
         if isinstance(message, Open):
             self._watched = Watched(message.watched)
             with _without_collections():
-                target = _loaded_target(message, self._watched)
+                target = loaded_target(message, self._watched)
             from fuzzgraph.ports import engine_packages, probe_of
 
             self._probe = probe_of(target) or _device_probe(message.setup.device)
@@ -183,7 +183,7 @@ def _without_collections() -> Iterator[None]:
         gc.enable()
 
 
-def _loaded_target(message: Open, watched: Watched) -> Target:
+def loaded_target(message: Open, watched: Watched) -> Target:
     from fuzzgraph.ports import load_engine, use_device
     from fuzzgraph.targets import open_target
 

@@ -160,7 +160,7 @@ class Seen:
 def seen(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Setup]]:
     monkeypatch.setattr(fuzzgraph.execution, "Execution", Seen)
     monkeypatch.setattr("fuzzgraph.open_target._target", lambda setup: Engine())
-    monkeypatch.setattr("fuzzgraph.worker.serve._loaded_target", lambda message, watched: Engine())
+    monkeypatch.setattr("fuzzgraph.worker.serve.loaded_target", lambda message, watched: Engine())
     Seen.setups = []
     yield Seen.setups
 

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from fuzzgraph.finding import Finding
-from fuzzgraph.text.finding_text import observed
+from fuzzgraph.text.finding_text import kernel_error_lines, observed
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,7 @@ _FACTS = {
 _UNTOUCHED = {
     "red_zone_hit": "red zones unchanged",
     "stray_access": "every access inside what the kernel was passed",
+    "kernel_error": "no error of a kernel",
     "race": "no place that one program writes and another touches",
     "foreign_write": "every slot, row and state outside the batch's own keeps its bytes",
 }
@@ -64,6 +65,7 @@ def evidence(finding: Finding) -> Evidence:
         if key in finding.detail and name not in lines
     ]
     facts += lines.items()
+    facts += [("compute-sanitizer", line) for line in kernel_error_lines(finding)]
     rule, _, source = expected.partition(" (") if expected.endswith(")") else (expected, "", "")
     if source:
         facts.append(("promised by", source.removesuffix(")")))
