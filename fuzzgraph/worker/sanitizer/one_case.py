@@ -10,7 +10,6 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -79,7 +78,8 @@ class _Watcher:
 
     def __init__(self, log: Path, device: str) -> None:
         self._log, self._device = log, device
-        self.marks: list[Mark] = []
+        # Until the engine is opened, what runs on the device is our own.
+        self.marks = [Mark(stage="check", step=-1, reported=0)]
         self._memory: GuardedMemory | None = None
         self._guarded: tuple[Guarded, ...] = ()
 
@@ -126,18 +126,20 @@ class _Watcher:
 
 
 class _SeenTarget:
-    """A target that shows which guarded memory it is opened in."""
+    """A target that shows which guarded memory it is opened in, and when that is done."""
 
-    def __init__(self, target: Any, see: Callable[[GuardedMemory], None]) -> None:
+    def __init__(self, target: Any, watcher: _Watcher) -> None:
         self.unwrapped = getattr(target, "unwrapped", target)
-        self._target, self._see = target, see
+        self._target, self._watcher = target, watcher
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._target, name)
 
     def open(self, config: Any, graphs: Any) -> Any:
-        self._see(graphs.memory)
-        return self._target.open(config, graphs)
+        self._watcher.see(graphs.memory)
+        session = self._target.open(config, graphs)
+        self._watcher.enter("check", -1)
+        return session
 
 
 def _run(asked: OneCase) -> Ran:
@@ -149,7 +151,7 @@ def _run(asked: OneCase) -> Ran:
     setup = asked.opening.setup
     watcher = _Watcher(Path(asked.log), setup.device)
     target: Any = loaded_target(asked.opening, Watched({}))
-    seen: Any = _SeenTarget(StagedTarget(target, watcher.enter), watcher.see)
+    seen: Any = _SeenTarget(StagedTarget(target, watcher.enter), watcher)
     verdict = Execution(seen, setup).run_case(asked.case)
     return watcher.ran(verdict.skipped, verdict.findings)
 

@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import torch
+
 import fuzzgraph.reference
 from fuzzgraph.targets import open_target
 
@@ -113,8 +115,8 @@ class _Target:
     def replayed(self, session: Any, batch: Any) -> None: ...
 
 
-def _past(tensor: Any, nbytes: int) -> int:
-    return int(tensor.data_ptr()) + tensor.nbytes + nbytes
+def _past(tensor: torch.Tensor, nbytes: int) -> int:
+    return tensor.data_ptr() + tensor.nbytes + nbytes
 
 
 class Overrun(_Target):

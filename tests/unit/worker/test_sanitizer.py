@@ -36,8 +36,8 @@ ROOT = Path(__file__).parents[3]
 
 
 def setup_of(target: str, tool: Any = "memcheck") -> Setup:
-    own = {"target": f"tests.unit.worker.bad_kernels:{target}"} if target != "builtin" else {}
-    return Setup(graphs="emulated", sanitizer=tool, **own)
+    own = f"tests.unit.worker.bad_kernels:{target}" if target != "builtin" else target
+    return Setup(target=own, graphs="emulated", sanitizer=tool)
 
 
 @pytest.fixture
@@ -166,7 +166,8 @@ def test_the_recorder_has_no_compiled_kernels_to_look_at() -> None:
 # ---- where, and in whose work
 
 MARKS = (
-    Mark(stage="open", step=-1, reported=0),
+    Mark(stage="check", step=-1, reported=0),
+    Mark(stage="open", step=-1, reported=5),
     Mark(stage="replay", step=0, reported=50),
     Mark(stage="check", step=0, reported=100),
     Mark(stage="eager", step=0, reported=200),
@@ -197,7 +198,13 @@ def at(offset: int, place: str = LIBRARY, address: int = 64) -> Any:
 
 @pytest.mark.parametrize(
     ("offset", "stage", "ours"),
-    [(10, "open", False), (60, "replay", False), (150, "replay", True), (250, "eager", False)],
+    [
+        (2, "open", True),
+        (10, "open", False),
+        (60, "replay", False),
+        (150, "replay", True),
+        (250, "eager", False),
+    ],
 )
 def test_the_stage_is_that_in_which_the_report_grew(offset: int, stage: str, ours: bool) -> None:
     """A kernel without a file is ours where nothing of the engine's ran."""
