@@ -78,6 +78,10 @@ SETUPS = {row.name: SPECS[row.name].setup for row in SETUP_OPTIONS}
 def no_contradictions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each option by itself, also one that asks for a GPU or goes with another one only."""
     monkeypatch.setattr("fuzzgraph.run_options._require_device", lambda: None)
+    monkeypatch.setattr("fuzzgraph.run_options._require_sanitizer", lambda tool: None)
+    monkeypatch.setattr(
+        "fuzzgraph.worker.sanitizer.runner.require_tool", lambda tool: Path("/compute-sanitizer")
+    )
     monkeypatch.setattr("fuzzgraph.run_options._refuse_contradictions", lambda setup: None)
     monkeypatch.setattr("fuzzgraph.run_options.with_tree", lambda setup: setup)
 
