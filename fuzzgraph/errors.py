@@ -30,6 +30,10 @@ class AdapterUnavailable(UsageError):
     """A target's engine or device is not installed or not usable here."""
 
 
+class DeviceUnavailable(AdapterUnavailable):
+    """The device cannot be used, or not any more, which says nothing about the engine."""
+
+
 class OutOfTime(FuzzGraphError):
     """The time ran out during a case, which says nothing about the engine."""
 

@@ -17,6 +17,7 @@ import msgspec
 from fuzzgraph.case import Case, EngineConfig
 from fuzzgraph.errors import TargetFailed, UsageError
 from fuzzgraph.finding import EngineLine, Finding
+from fuzzgraph.process.devices import require_usable
 from fuzzgraph.run.environment import UNKNOWN, Environment, read_environment
 from fuzzgraph.run.runner import Runner
 from fuzzgraph.run.spec import Setup
@@ -197,6 +198,7 @@ def _open_object(target: Target, setup: Setup, *, branches: bool) -> Opened:
     from fuzzgraph.execution import Execution
     from fuzzgraph.execution.branches import TracedExecution
 
+    require_usable(setup.device)
     execution = (TracedExecution if branches else Execution)(target, setup)
     from fuzzgraph.ports import engine_packages
 

@@ -13,6 +13,7 @@ import msgspec
 
 from fuzzgraph.accesses import SanitizerTool
 from fuzzgraph.errors import AdapterUnavailable, UsageError
+from fuzzgraph.process.devices import way_out, why_no_device
 from fuzzgraph.run.option import OptionRow
 from fuzzgraph.run.settings_file import Settings
 from fuzzgraph.run.spec import OPTIONS, SETUP_OPTIONS, Budget, RunSpec, Setup
@@ -113,10 +114,10 @@ def _refuse_contradictions(setup: Setup) -> None:
 def _require_device() -> None:
     import torch
 
-    if not torch.cuda.is_available():
+    if why := why_no_device():
         raise AdapterUnavailable(
-            f"device='cuda': torch {torch.__version__} sees no CUDA or HIP device here. "
-            "Use --device cpu, or check with 'fuzzgraph doctor'."
+            f"device='cuda': torch {torch.__version__} sees no CUDA or HIP device here: {why}. "
+            f"{way_out(why)}"
         )
 
 

@@ -12,6 +12,7 @@ from typing import Literal
 import msgspec
 
 import fuzzgraph
+from fuzzgraph.process.devices import way_out, why_no_device, why_unusable
 from fuzzgraph.process.torch_import import torch_problem
 from fuzzgraph.shipped import case_folders
 from fuzzgraph.targets.packages import ENGINES, companions_of
@@ -99,14 +100,17 @@ def _device() -> Iterator[Check]:
         return
     import torch
 
-    if not torch.cuda.is_available():
+    if why := why_no_device():
         yield Check(
             name="device",
             state="missing",
-            found=f"no CUDA or HIP device that torch {torch.__version__} can use",
+            found=f"no CUDA or HIP device that torch {torch.__version__} can use: {why}",
             remedy="not needed: the recorder replays on the CPU. For device graphs install torch "
             "for CUDA or ROCm beside its driver.",
         )
+        return
+    if why := why_unusable("cuda"):
+        yield Check(name="device", state="broken", found=why, remedy=way_out(why))
         return
     api = f"HIP {torch.version.hip}" if torch.version.hip else f"CUDA {torch.version.cuda}"
     names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
@@ -194,7 +198,7 @@ def _native_fp8() -> str:
     """MI300 (gfx94x) computes in fnuz, later AMD and NVIDIA devices in fn."""
     import torch
 
-    if not torch.cuda.is_available() or not torch.version.hip:
+    if not torch.version.hip or why_no_device() or why_unusable("cuda"):
         return ""
     name = str(getattr(torch.cuda.get_device_properties(0), "gcnArchName", ""))
     return "; native fp8: e4m3fnuz" if name.startswith("gfx94") else "; native fp8: e4m3fn"

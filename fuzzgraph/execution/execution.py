@@ -7,8 +7,8 @@ memory, run the comparisons, judge -> verdict.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 
 import msgspec
@@ -16,7 +16,15 @@ import torch
 
 from fuzzgraph.capabilities import unsupported_case
 from fuzzgraph.case import Case, EngineConfig
-from fuzzgraph.errors import EngineError, KernelNotCompiled, KernelNotModelled, NotInRelease
+from fuzzgraph.errors import (
+    DeviceUnavailable,
+    EngineError,
+    HarnessFailed,
+    KernelNotCompiled,
+    KernelNotModelled,
+    NotInRelease,
+    TargetFailed,
+)
 from fuzzgraph.execution.failures import Border, SessionFailed
 from fuzzgraph.execution.kernels import take_fallbacks, take_unchecked
 from fuzzgraph.execution.open_session import open_session
@@ -28,9 +36,10 @@ from fuzzgraph.execution.verdict import Verdict
 from fuzzgraph.finding import Finding
 from fuzzgraph.layout import plan
 from fuzzgraph.memory import Room
-from fuzzgraph.observation import RunKind, StepRecord
+from fuzzgraph.observation import RunFailure, RunKind, StepRecord
 from fuzzgraph.oracles import ORACLES
 from fuzzgraph.ports import Oracle, Target, is_isolated, why_unserved
+from fuzzgraph.process.device_faults import fault_in, unusable_in
 from fuzzgraph.process.interrupts import noting_interrupts
 from fuzzgraph.run.spec import DEFAULT_SETUP, Setup
 from fuzzgraph.world import Batch
@@ -78,10 +87,29 @@ class Execution:
         Raises:
             InvalidCase: the case contradicts itself or its pools.
             AdapterUnavailable: the target cannot be opened here at all.
+            DeviceUnavailable: the device failed by itself, or outside of the engine's work.
             TargetFailed, HarnessFailed: the target or FuzzGraph itself is at fault.
         """
-        with self._without_grad(), noting_interrupts():
+        with self._without_grad(), noting_interrupts(), self._sparing_the_innocent():
             return self._run_case(case)
+
+    @contextmanager
+    def _sparing_the_innocent(self) -> Iterator[None]:
+        """Where a device is lost, no code is at fault that only happened to ask it next.
+
+        Raises:
+            DeviceUnavailable: it is lost.
+        """
+        try:
+            yield
+        except (HarnessFailed, TargetFailed, RuntimeError) as error:
+            lost = _lost(str(error)) if self._setup.graphs != "recorder" else ""
+            if not lost:
+                raise
+            raise DeviceUnavailable(
+                f"the device was lost outside of the engine's work: {lost}. This says nothing "
+                "about the engine."
+            ) from error
 
     def _run_case(self, case: Case) -> Verdict:
         with Border(self.target).crossing("open"):
@@ -103,6 +131,7 @@ class Execution:
                 self._sessions.clear()
             return verdict
         except SessionFailed as lost:
+            self._require_an_able_device(lost.failure)
             return self._lost_outside_steps(case, batches[0], lost)
         except (KernelNotModelled, KernelNotCompiled, NotInRelease) as left_out:
             # Half a step was run; the next case gets a fresh session.
@@ -183,6 +212,7 @@ class Execution:
             # An engine that raised may be in any state. The next case gets a fresh session.
             if step.failures:
                 self._sessions.forget(case.config)
+                self._require_an_able_device(*step.failures)
             if findings:
                 break
         return Verdict(
@@ -194,6 +224,21 @@ class Execution:
             fallbacks=take_fallbacks(opened.memory),
             unchecked=take_unchecked(opened.memory),
         )
+
+    def _require_an_able_device(self, *failures: RunFailure) -> None:
+        """An error of hardware that an engine met is none of the engine's.
+
+        Raises:
+            DeviceUnavailable: the device failed by itself.
+        """
+        if self._setup.graphs == "recorder":
+            return
+        for failure in failures:
+            if line := unusable_in(failure.error):
+                raise DeviceUnavailable(
+                    f"the device failed by itself at stage {failure.stage!r}: {line}. This says "
+                    "nothing about the engine."
+                )
 
     def _judge(self, step: StepRecord) -> tuple[Finding, ...]:
         return tuple(finding for oracle in self._oracles for finding in oracle.judge(step))
@@ -214,6 +259,12 @@ class Execution:
 
     def _before_any_step(self, config: EngineConfig, batch: Batch) -> StepRecord:
         return StepRecord(-1, self.target.name, config, batch, ())
+
+
+def _lost(said: str) -> str:
+    """The line by which a driver says that the device is lost; '' for none."""
+    fault = fault_in(said)
+    return fault.line if fault is not None else unusable_in(said)
 
 
 def _mode_of(target: Target) -> Callable[[], AbstractContextManager[None]]:

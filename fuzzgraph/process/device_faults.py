@@ -2,7 +2,8 @@
 
 Only text is left to read, because the process may be dead, and because a fault shows up at some
 later call. A fault here destroyed the device's context or stopped a kernel; a refused launch or a
-lack of memory is an ordinary exception.
+lack of memory is an ordinary exception. Where hardware fails, or the device is not to be had, no
+code is at fault: `unusable_in` tells that apart.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _RUNTIME_LINE = re.compile(
 # Out of resources is left out: the context survives it.
 _HSA = re.compile(r"(?P<name>HSA_STATUS_ERROR_(?!OUT_OF_RESOURCES)\w+)")
 _ROCR = re.compile(r"Memory access fault by GPU node-\d+|HW Exception by GPU node-\d+")
-_XID = re.compile(r"NVRM: Xid \([^)]*\): (?P<number>\d+)")
+_XID = re.compile(r"NVRM: Xid \([^)]*\): (?P<number>\d{1,6})")
 _AMDGPU = re.compile(
     r"amdgpu\b[^\n]*\[\w+hub\w*\] (?:\S+ )?page fault|amdgpu\b[^\n]*GPU reset begin"
 )
@@ -63,6 +64,36 @@ def fault_in(text: str) -> DeviceFault | None:
     """
     found = [(match.start(), fault) for match, fault in _all_in(text)]
     return min(found, key=lambda one: one[0])[1] if found else None
+
+
+# What a runtime says of a device that it cannot get or has lost, whoever asks for it.
+_UNUSABLE = re.compile(
+    r"devices? ?(?:\(s\))? (?:is/are|are) busy or unavailable"
+    r"|no (?:CUDA|ROCm)-capable device is detected"
+    r"|The NVIDIA driver on your system is too old"
+    r"|(?:CUDA|HIP) driver version is insufficient for"
+    r"|(?:CUDA|HIP) driver initialization failed"
+    r"|unsupported display driver / cuda driver combination"
+    r"|GPU is lost|fallen off the bus"
+    r"|uncorrectable ECC error encountered"
+    r"|uncorrectable NVLink error detected"
+)
+# Of hardware, not of a kernel: memory, NVLink, the bus, the system processor of the GPU (NVIDIA,
+# GPU Deployment and Management, Xid errors).
+_XIDS_OF_HARDWARE = frozenset({48, 63, 64, 74, 79, 92, 94, 95, 119, 120, 121, 136, 140, 143})
+
+
+def unusable_in(text: str) -> str:
+    """The first line that says that a device failed by itself or is not to be had; '' for none.
+
+    >>> unusable_in("RuntimeError: CUDA error: CUDA-capable device(s) is/are busy or unavailable")
+    'RuntimeError: CUDA error: CUDA-capable device(s) is/are busy or unavailable'
+    >>> unusable_in("RuntimeError: CUDA error: device-side assert triggered")
+    ''
+    """
+    found = [match for match in (_UNUSABLE.search(text),) if match is not None]
+    found += [match for match in _XID.finditer(text) if int(match["number"]) in _XIDS_OF_HARDWARE]
+    return _line(min(found, key=lambda match: match.start())) if found else ""
 
 
 def _all_in(text: str) -> list[tuple[re.Match[str], DeviceFault]]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fuzzgraph.case import Case, EngineConfig, encode_case
-from fuzzgraph.errors import FuzzGraphError, OutOfTime
+from fuzzgraph.errors import DeviceUnavailable, FuzzGraphError, OutOfTime
 from fuzzgraph.execution.verdict import Verdict
 from fuzzgraph.finding import EngineLine, Finding
 from fuzzgraph.repro.not_standalone import NotStandalone
@@ -134,19 +134,21 @@ class WorkerClient:
         for number in range(tries):
             if number:
                 self._pause(_FIRST_PAUSE * 2 ** (number - 1))
-            ending = self._start_once()
-            if ending is None:
+            failure = self._start_once()
+            if failure is None:
                 self._was_ready = True
                 return
-        assert ending is not None
+        if isinstance(failure, DeviceUnavailable):
+            raise failure
+        assert failure is not None
         often = f" {tries} times in a row" if tries > 1 else ""
         raise WorkerFailed(
-            f"the worker of target {self._target!r} {ending.how} while it opened{often}. "
+            f"the worker of target {self._target!r} {failure.how} while it opened{often}. "
             f"{self._log_end()}"
         ) from None
 
-    def _start_once(self) -> Ending | None:
-        """None once the target is open, else how the child ended."""
+    def _start_once(self) -> Ending | DeviceUnavailable | None:
+        """None once the target is open, else how the child ended, or why it has no device."""
         self._pool.start()
         try:
             ready = self._sender.ask(self._pool.opening, Ready, self._limits.opening_seconds)
@@ -155,6 +157,9 @@ class WorkerClient:
         except Ending as ending:
             self._count(ending)
             return ending
+        except DeviceUnavailable as unavailable:
+            self._pool.kill()
+            return unavailable
         except BaseException:
             self._pool.kill()
             raise
@@ -183,7 +188,8 @@ class WorkerClient:
 
         Raises:
             UsageError: the child refuses the case. WorkerFailed: the harness failed there.
-            OutOfTime: it was cut off.
+            DeviceUnavailable: the device is lost and does not come back, which says nothing of the
+                engine. OutOfTime: it was cut off.
         """
         try:
             answer = self._run_unless_killed(case)
@@ -192,11 +198,13 @@ class WorkerClient:
             target = self._target
             entered = self._pool.last_entered
             found = crash_finding(self.folder, entered, target, case, ending)
+            self._require_its_device(f"the engine's process {ending.how}")
             return Verdict(case, self._target, (found,))
         self._note(answer.reached)
         if answer.device_lost:
             self.restarts += 1
             self._pool.kill()
+            self._require_its_device("its context was lost")
         return Verdict(
             case,
             self._target,
@@ -209,16 +217,32 @@ class WorkerClient:
             branches=answer.branches,
         )
 
+    def _require_its_device(self, how: str) -> None:
+        """The next child opens the device, or what the last one met was no fault of an engine's.
+
+        Raises:
+            DeviceUnavailable: the device does not come back.
+        """
+        if self._pool.opening.setup.device == "cpu":
+            return
+        try:
+            self.start()
+        except DeviceUnavailable as error:
+            raise DeviceUnavailable(
+                f"the device does not come back after a case in which {how}, so that this says "
+                f"nothing about the engine: {error}"
+            ) from None
+
     def _note(self, reached: Statements) -> None:
         for path, lines in reached.items():
             self.reached.setdefault(path, set()).update(lines)
 
     def _run_unless_killed(self, case: Case) -> Answer:
-        """The answer. A case whose child is killed from outside is tried again, later and later: it
-        may be innocent.
+        """The answer. A case whose child is killed from outside, or loses a device that failed by
+        itself, is tried again, later and later: it may be innocent.
 
         Raises:
-            Ending: the child died of the case.
+            Ending: the child died of the case. DeviceUnavailable: its device failed each time.
         """
         for number in range(_TRIES):
             self._save(case)
@@ -226,15 +250,23 @@ class WorkerClient:
             try:
                 return self._sender.ask(RunCase(case=case), Answer, self._limits.case_seconds)
             except Ending as ending:
-                if ending.kind != "SIGKILL" or number == _TRIES - 1:
+                if number == _TRIES - 1 and ending.unusable:
+                    raise _lost_device(ending) from None
+                if number == _TRIES - 1 or not ending.innocent:
                     raise
                 self._count(ending)
-                self._pause(_FIRST_PAUSE * 2**number)
+            except DeviceUnavailable:
+                self.restarts += 1
+                self._pool.kill()
+                if number == _TRIES - 1:
+                    raise
+            self._pause(_FIRST_PAUSE * 2**number)
         raise AssertionError("the last try returns or raises")
 
     def _count(self, ending: Ending) -> None:
         """Enter a child that was killed from outside, whatever it was asked."""
         self.killed += ending.kind == "SIGKILL"
+        self.restarts += bool(ending.unusable)
 
     def confirm(self, case: Case, finding: Finding, times: int = 3) -> Finding:
         """The finding with its rate in fresh sessions; a deadly one gets a fresh child each time.
@@ -362,6 +394,13 @@ class WorkerClient:
         except OSError:
             lines = []
         return f"Its last words: {lines[-1]}" if lines else "It said nothing."
+
+
+def _lost_device(ending: Ending) -> DeviceUnavailable:
+    return DeviceUnavailable(
+        f"the device failed by itself {_TRIES} times in one case: {ending.unusable}. This says "
+        "nothing about the engine. Look after the device, then go on with 'fuzzgraph resume'."
+    )
 
 
 def open_client(

@@ -10,7 +10,7 @@ import subprocess
 from pathlib import Path
 
 from fuzzgraph.finding import Symptom
-from fuzzgraph.process.device_faults import fault_in
+from fuzzgraph.process.device_faults import fault_in, unusable_in
 from fuzzgraph.process.interpreter import engine_environment, module_command
 from fuzzgraph.worker.messages import Channel, Entered, FromChild
 from fuzzgraph.worker.output import Output
@@ -22,7 +22,9 @@ _PARTING_SECONDS = 5.0
 class Ending(Exception):
     """How a child ended that gave no answer: what is seen of it, apart from where it was."""
 
-    def __init__(self, symptom: Symptom, how: str, kind: str, device_error: str = "") -> None:
+    def __init__(
+        self, symptom: Symptom, how: str, kind: str, device_error: str = "", unusable: str = ""
+    ) -> None:
         super().__init__(how)
         self.symptom: Symptom = symptom
         self.how = how
@@ -30,7 +32,14 @@ class Ending(Exception):
         self.kind = kind
         """A word or two, the same for every death of this kind: 'SIGSEGV', 'exit 7', 'hang'."""
         self.device_error = device_error
-        """What the driver said, where the device was at fault."""
+        """What the driver said, where a kernel made the device fail."""
+        self.unusable = unusable
+        """What it said where the device failed by itself."""
+
+    @property
+    def innocent(self) -> bool:
+        """Whether what ended the child may be neither its engine nor its case."""
+        return self.kind == "SIGKILL" or bool(self.unusable)
 
 
 class Child:
@@ -39,6 +48,7 @@ class Child:
     def __init__(self, folder: Path, *, device: str) -> None:
         self.entered = Entered()
         """The last stage that it said it enters."""
+        self._on_device = device != "cpu"
         self.opening = False
         """Whether it was sent what to open, and has not answered yet."""
         ours, theirs = socket.socketpair()
@@ -68,7 +78,10 @@ class Child:
         except subprocess.TimeoutExpired:
             return Ending("hang", "closed its channel and stayed", "hang")
         self.output.finish()
-        fault = fault_in(self.output.of_case())
+        said = self.output.of_case()
+        if self._on_device and (unusable := unusable_in(said)):
+            return Ending("device_fault", "lost its device", "no device", unusable=unusable)
+        fault = fault_in(said)
         if fault is not None:
             return Ending("device_fault", f"ended by {fault.name}", fault.name, fault.line)
         if code < 0:

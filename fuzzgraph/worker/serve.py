@@ -16,6 +16,7 @@ import msgspec
 from fuzzgraph.errors import CaptureError, FuzzGraphError, HarnessFailed
 from fuzzgraph.finding import Finding
 from fuzzgraph.process.device_faults import fault_in
+from fuzzgraph.process.devices import require_usable
 from fuzzgraph.run.environment import UNKNOWN, read_environment
 from fuzzgraph.run.spec import Setup
 from fuzzgraph.worker.bytecode import import_engine_from
@@ -189,6 +190,7 @@ def loaded_target(message: Open, watched: Watched) -> Target:
 
     setup = message.setup
     import_engine_from(message.paths, setup, watched)
+    require_usable(setup.device)  # an engine that is imported without one says less clearly why
     target = _faulty(setup.fault) if setup.fault else open_target(setup.target)
     use_device(target, setup.device)
     load_engine(target)
