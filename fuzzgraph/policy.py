@@ -117,6 +117,7 @@ class QuarantinedVerdict:
     nondeterministic: bool = False
     fallbacks: Mapping[str, int] = field(default_factory=dict)
     unchecked: Mapping[str, int] = field(default_factory=dict)
+    unguarded: Mapping[str, int] = field(default_factory=dict)
     branches: frozenset[str] = frozenset()
 
     @property

@@ -61,6 +61,7 @@ class FakeVerdict:
     nondeterministic: bool = False
     fallbacks: dict[str, int] = field(default_factory=dict)
     unchecked: dict[str, int] = field(default_factory=dict)
+    unguarded: dict[str, int] = field(default_factory=dict)
     branches: frozenset[str] = frozenset()
 
 

@@ -82,7 +82,7 @@ class LiveRun:
         self._nondeterministic = begun.nondeterministic if begun else 0
         self._by_name = {
             name: Counter(getattr(begun, name) if begun else {})
-            for name in ("skips", "fallbacks", "unchecked", "repeats", "quarantined")
+            for name in ("skips", "fallbacks", "unchecked", "unguarded", "repeats", "quarantined")
         }
         self._coverage = CoverageMap()
         if begun:
@@ -157,6 +157,7 @@ class LiveRun:
         self._nondeterministic += outcome == "nondeterministic"
         self._by_name["fallbacks"].update(verdict.fallbacks)
         self._by_name["unchecked"].update(verdict.unchecked)
+        self._by_name["unguarded"].update(verdict.unguarded)
         if verdict.skipped:
             self.count_skip(verdict.skipped)
         return outcome

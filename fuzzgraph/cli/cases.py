@@ -113,6 +113,7 @@ def _replayed(
         "steps": verdict.steps,
         "nondeterministic": verdict.nondeterministic,
         "unchecked": verdict.unchecked,
+        "unguarded": verdict.unguarded,
         "findings": found,
         "exit_code": 1 if found else 0,
     }
@@ -126,7 +127,7 @@ def _replay_text(
     found: list[Finding],
     environment: Environment,
 ) -> str:
-    from fuzzgraph.reporting import finding_text, setup_line, unchecked
+    from fuzzgraph.reporting import finding_text, setup_line, unchecked, unguarded
     from fuzzgraph.text.case_text import case_table, config_line
 
     if found:
@@ -137,7 +138,9 @@ def _replay_text(
         f"nothing found in {path}, {counted(verdict.steps, 'step')} on {setup_line(setup)}\n\n"
         f"{table}\n\n"
         f"  config: {config_line(case.config)}"
-        + "".join(f"\n  {line}" for line in unchecked(verdict.unchecked))
+        + "".join(
+            f"\n  {line}" for line in [*unchecked(verdict.unchecked), *unguarded(verdict.unguarded)]
+        )
     )
 
 

@@ -7,7 +7,7 @@ memory, run the comparisons, judge -> verdict.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 
@@ -215,14 +215,16 @@ class Execution:
                 self._require_an_able_device(*step.failures)
             if findings:
                 break
+        unguarded = opened.unguarded.take()
         return Verdict(
             case,
             self.target.name,
-            findings,
+            _beside_unguarded(findings, unguarded),
             count,
             nondeterministic=nondeterministic,
             fallbacks=take_fallbacks(opened.memory),
             unchecked=take_unchecked(opened.memory),
+            unguarded=unguarded,
         )
 
     def _require_an_able_device(self, *failures: RunFailure) -> None:
@@ -259,6 +261,18 @@ class Execution:
 
     def _before_any_step(self, config: EngineConfig, batch: Batch) -> StepRecord:
         return StepRecord(-1, self.target.name, config, batch, ())
+
+
+def _beside_unguarded(
+    findings: tuple[Finding, ...], unguarded: Mapping[str, int]
+) -> tuple[Finding, ...]:
+    """The findings with how much memory no guard covered as they were made."""
+    if not unguarded:
+        return findings
+    total = sum(unguarded.values())
+    return tuple(
+        msgspec.structs.replace(one, detail={**one.detail, "unguarded": total}) for one in findings
+    )
 
 
 def _lost(said: str) -> str:

@@ -15,7 +15,12 @@ from fuzzgraph.execution.pools import require_pools
 from fuzzgraph.execution.process import spare_collections
 from fuzzgraph.execution.session import OpenSession
 from fuzzgraph.graphs import open_engine
-from fuzzgraph.memory import NAN_HOME, GuardedMemory, capacities
+from fuzzgraph.memory import (
+    NAN_HOME,
+    GuardedMemory,
+    UnguardedBytes,
+    capacities,
+)
 from fuzzgraph.ports import Target, excuses_of, is_isolated, rows_read_whole
 from fuzzgraph.run.spec import DEFAULT_SETUP, Setup
 from fuzzgraph.targets.protocol import require_outputs, require_session
@@ -68,9 +73,10 @@ def _opened(
         world=NAN_HOME if config.row_mixing == "nan" else 0,
     )
     engine = open_engine(setup.graphs, memory)
+    unguarded = UnguardedBytes(memory)
     stage, border = "open", Border(target, memory=memory)
     try:
-        with memory.intercept("engine"):
+        with unguarded.during("open"), memory.intercept("engine"):
             session = target.open(config, engine)
         require_session(session)
         require_outputs(target, session, config)
@@ -83,17 +89,18 @@ def _opened(
             memory,
             PoolWriter(session.pools, config, memory),
             border,
+            unguarded,
         )
         # Between open and warm-up: from here on, whatever capture writes into the pools shows.
         opened.pool_writer.fill_unowned(0)
         stage = "warmup"
-        with memory.intercept("scratch"):
+        with unguarded.during("warmup"), memory.intercept("scratch"):
             session.warm_up()
         stage = "capture"
         memory.let_kernels_read_whole(rows_read_whole(session))
         # "engine", because engines allocate buffers of each size here. What runs within a graph
         # is guarded as "graph" by the graph engine.
-        with memory.intercept("engine"):
+        with unguarded.during("capture"), memory.intercept("engine"):
             session.capture()
         opened.wait()
         memory.name_regions(session.roots)

@@ -22,6 +22,7 @@ from fuzzgraph.memory import (
     Perturbation,
     PythonStateWatch,
     Room,
+    UnguardedBytes,
 )
 from fuzzgraph.observation import AddressChange, Allocation, Field, ForeignWrite, ZoneHit
 from fuzzgraph.ports import GraphEngine, Session
@@ -51,6 +52,7 @@ class OpenSession:
     memory: GuardedMemory
     pool_writer: PoolWriter
     border: Border
+    unguarded: UnguardedBytes
     opening_hits: list[ZoneHit] = field(default_factory=list)
     opening_writes: list[ForeignWrite] = field(default_factory=list)
     opening_accesses: list[Access] = field(default_factory=list)

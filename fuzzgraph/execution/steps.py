@@ -125,9 +125,11 @@ class StepRunner:
                 if eagerly:
                     session.eager(batch)
                 else:
-                    session.prepare_replay(batch)
+                    with self._opened.unguarded.during("prepare"):
+                        session.prepare_replay(batch)
                     stage = "replay"
-                    session.replay(batch)
+                    with self._opened.unguarded.during("replay"):
+                        session.replay(batch)
                 self._opened.wait()
                 stage = "check"
                 seen = session.observe(batch)

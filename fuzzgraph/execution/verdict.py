@@ -31,5 +31,7 @@ class Verdict:
     """Triton kernel and reason -> launches that Triton's own interpreter ran, not the lanes."""
     unchecked: Mapping[str, int] = field(default_factory=dict)
     """Why accesses and races of Triton kernels were not checked -> launches."""
+    unguarded: Mapping[str, int] = field(default_factory=dict)
+    """Stage -> bytes that a device's allocator handed out in it and no guard covers."""
     branches: frozenset[str] = frozenset()
     """Branches of the engine that the case took; empty unless they are traced."""

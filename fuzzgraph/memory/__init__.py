@@ -12,6 +12,7 @@ from fuzzgraph.memory.python_state import (
 )
 from fuzzgraph.memory.python_state_watch import Bindings, PythonStateWatch
 from fuzzgraph.memory.regions import Region, Segment
+from fuzzgraph.memory.unguarded import UnguardedBytes
 from fuzzgraph.memory.worlds import Perturbation
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "Region",
     "Room",
     "Segment",
+    "UnguardedBytes",
     "capacities",
     "poison_value",
     "restore_attributes",

@@ -43,6 +43,7 @@ from fuzzgraph.memory.resizing import Resizing
 from fuzzgraph.memory.sides import Sides
 from fuzzgraph.memory.source_lines import innermost_source
 from fuzzgraph.memory.transfers import by_torch
+from fuzzgraph.memory.unguarded import asked_of_allocator
 from fuzzgraph.relays import relay
 
 # Facts of every operator met in this process and how to take it apart, by kind of device; they
@@ -72,6 +73,10 @@ class Interception(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._segment: Segment = "engine"
         self._listener: Listener | None = None
         self._depth = 0
+        self.asked = asked_of_allocator(self.device)
+        self.seen_bytes = 0
+        """What an allocator that counts was asked for by operations that were seen here, and by the
+        harness."""
         self._touched: set[int] = set()
         self._hook = LaunchHook()
         self.lanes = lanes
@@ -161,8 +166,11 @@ class Interception(TorchDispatchMode):  # type: ignore[no-untyped-call]
     @contextmanager
     def unguarded(self) -> Iterator[None]:
         """Run the harness's own operations inside `intercept` without guarding them."""
+        before = self.asked() if self.asked is not None else 0
         with past_modes(), torch._C.DisableTorchFunction():
             yield
+        if self.asked is not None:
+            self.seen_bytes += self.asked() - before
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -229,6 +237,8 @@ class Interception(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return out, ()
         if not facts.is_lift and self._layout.holds(out):
             return out, ()  # a weak reference of an engine's: no storage of the arena, its memory
+        if self.asked is not None:
+            self.seen_bytes += storage.nbytes()
         slot = self._layout.slot(func, out, self._segment, born_empty=facts.is_empty)
         if self._segment != "scratch":
             slot.region.side = self._sides.of_fresh(self._segment, facts, args, kwargs)

@@ -23,6 +23,7 @@ from fuzzgraph.text.finding_text import (
     place,
     rule,
     sentence,
+    unguarded_text,
     untold_lines,
 )
 from fuzzgraph.text.numbers import counted
@@ -64,6 +65,8 @@ def finding_head(finding: Finding) -> list[str]:
         ("where", f"{place(finding)}, target {finding.target}"),
         ("sure", confirmation(finding)),
     ]
+    if beside := unguarded_text(finding):
+        rows.append(("note", beside))
     if finding.symptom == "nan_mismatch":
         rows.append(("note", "only NaN in memory that the batch does not own shows this"))
     return [one_line(line) for line in [headline(finding), *_aligned(rows)]]

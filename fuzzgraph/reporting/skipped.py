@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping
 
 from fuzzgraph.run.events import Export, Left, ReportedFinding, RunSummary
-from fuzzgraph.text.numbers import counted
+from fuzzgraph.text.numbers import bytes_text, counted
 
 _UNDONE: dict[Left, tuple[str, str]] = {
     "confirm": ("finding", "not confirmed"),
@@ -80,6 +80,17 @@ def unchecked(launches: Mapping[str, int]) -> list[str]:
     ]
 
 
+def unguarded(stages: Mapping[str, int]) -> list[str]:
+    """How much memory of a device no guard covers, in one line; empty for none.
+
+    >>> unguarded({"capture": 5 << 20, "prepare": 8192})
+    ['outside of guarded memory, where overruns hit no red zone: 5.0 MiB at capture, 8.0 KiB at \
+prepare']
+    """
+    told = ", ".join(f"{bytes_text(count)} at {stage}" for stage, count in stages.items())
+    return [f"outside of guarded memory, where overruns hit no red zone: {told}"] if told else []
+
+
 def skipped_most(summary: RunSummary) -> list[str]:
     """The most frequent reason, where generated cases were skipped: those are drawn for the target;
     empty elsewhere."""
@@ -109,6 +120,7 @@ def not_run(summary: RunSummary) -> list[tuple[str, str]]:
     rows += [("a part of the log", f"could not be read: {line}") for line in summary.damaged]
     rows += [("an entry", f"could not be used: {line}") for line in summary.bad_entries]
     rows += [("a check", line) for line in unchecked(summary.unchecked)]
+    rows += [("a guard", line) for line in unguarded(summary.unguarded)]
     rows += _repros(summary)
     rows += [("not generated", f"unsupported by target: {line}") for line in summary.beyond]
     if undone := undone_of_run(summary):

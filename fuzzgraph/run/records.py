@@ -154,6 +154,8 @@ class NamedCounts(Counts, frozen=True, kw_only=True):
     """Triton kernel and reason -> launches that Triton's own interpreter ran, not the lanes."""
     unchecked: dict[str, int] = {}
     """Why accesses and races of Triton kernels were not checked -> their launches."""
+    unguarded: dict[str, int] = {}
+    """Stage -> bytes that a device's allocator handed out in it and no guard covers."""
     repeats: dict[FindingId, int] = {}
     """Finding id -> how many further cases showed it."""
     quarantined: dict[str, int] = {}

@@ -35,6 +35,11 @@ class VerdictLike(Protocol):
         ...
 
     @property
+    def unguarded(self) -> Mapping[str, int]:
+        """Stage -> bytes that a device's allocator handed out in it and no guard covers."""
+        ...
+
+    @property
     def branches(self) -> frozenset[str]:
         """Branches of the engine that the case took; empty unless they are traced."""
         ...

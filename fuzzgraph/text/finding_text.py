@@ -10,7 +10,7 @@ import re
 
 from fuzzgraph.finding import CLAUSES, Clause, EngineLine, Finding, Symptom
 from fuzzgraph.text.escaping import one_line
-from fuzzgraph.text.numbers import counted, plural
+from fuzzgraph.text.numbers import bytes_text, counted, plural
 
 LAW = (
     "A replay of a captured graph reads only what its batch names, writes only what its batch "
@@ -163,6 +163,17 @@ def untold_lines(finding: Finding) -> list[EngineLine]:
     told = with_paths(finding.message, finding)
     lines = {str(line): line for line in reversed(finding.lines)}
     return [line for line in finding.lines if str(line) not in told and lines[str(line)] is line]
+
+
+def unguarded_text(finding: Finding) -> str:
+    """How much memory of a device was outside of the guard; '' for none that is known."""
+    count = finding.detail.get("unguarded", 0)
+    if not isinstance(count, int) or not count:
+        return ""
+    return (
+        f"{bytes_text(count)} that the engine asked for by compiled code or within steps lie"
+        " outside of guarded memory, where an overrun hits no red zone"
+    )
 
 
 def kernel_error_lines(finding: Finding) -> list[str]:

@@ -17,6 +17,18 @@ def short(seconds: float) -> str:
     return f"{whole // 3600}h{whole % 3600 // 60:02}m"
 
 
+def bytes_text(count: int) -> str:
+    """A number of bytes in the largest unit that it fills.
+
+    >>> bytes_text(700), bytes_text(8192), bytes_text(5 << 20), bytes_text(3 << 30)
+    ('700 bytes', '8.0 KiB', '5.0 MiB', '3.0 GiB')
+    """
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return counted(count, "byte")
+
+
 def counted(number: int, noun: str) -> str:
     """A number with its noun.
 

@@ -214,6 +214,7 @@ class WorkerClient:
             nondeterministic=answer.nondeterministic,
             fallbacks=answer.fallbacks,
             unchecked=answer.unchecked,
+            unguarded=answer.unguarded,
             branches=answer.branches,
         )
 

@@ -129,6 +129,7 @@ class Answer(_Message, frozen=True):
     nondeterministic: bool = False
     fallbacks: dict[str, int] = {}
     unchecked: dict[str, int] = {}
+    unguarded: dict[str, int] = {}
     branches: frozenset[str] = frozenset()
     reached: dict[str, tuple[int, ...]] = {}
     """Watched statements that no earlier answer has named."""

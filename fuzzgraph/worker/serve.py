@@ -121,6 +121,7 @@ class RequestHandler:
             nondeterministic=verdict.nondeterministic,
             fallbacks=dict(verdict.fallbacks),
             unchecked=dict(verdict.unchecked),
+            unguarded=dict(verdict.unguarded),
             branches=verdict.branches,
             reached=self._watched.fresh(),
         )

@@ -32,6 +32,7 @@ _FACTS = {
     "device_error": "device error",
     "exit": "exit",
     "log": "log of the engine",
+    "unguarded": "bytes outside of guarded memory",
 }
 _UNTOUCHED = {
     "red_zone_hit": "red zones unchanged",
