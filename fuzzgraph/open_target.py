@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import msgspec
 
 from fuzzgraph.case import Case, EngineConfig
-from fuzzgraph.errors import TargetFailed, UsageError
+from fuzzgraph.errors import FuzzGraphError, OutOfTime, TargetFailed, UsageError
 from fuzzgraph.finding import EngineLine, Finding
 from fuzzgraph.process.devices import require_usable
 from fuzzgraph.run.environment import UNKNOWN, Environment, read_environment
@@ -113,7 +113,14 @@ def open_setup(
         UsageError: an unknown target or fault; AdapterUnavailable: its engine is missing.
     """
     opened = _open_setup(setup, branches=branches, watched=watched)
-    return _under_the_sanitizer(opened) if setup.sanitizer else opened
+    return _with_what_a_device_needs(opened, by_name=True)
+
+
+def _with_what_a_device_needs(opened: Opened, *, by_name: bool) -> Opened:
+    """The same with what takes a process of its own beside the engine's."""
+    if opened.setup.graphs == "device" and by_name:
+        opened = _recording_on_a_cpu(opened)
+    return _under_the_sanitizer(opened) if opened.setup.sanitizer else opened
 
 
 def _open_setup(
@@ -183,7 +190,7 @@ def open_target_object(target: Target, setup: Setup) -> Opened:
             "and the process that is watched opens it by name. Name it as module:factory."
         )
     opened = _open_object(target, setup, branches=False)
-    return _under_the_sanitizer(opened) if setup.sanitizer else opened
+    return _with_what_a_device_needs(opened, by_name=_by_name(target, setup))
 
 
 def _open_object(target: Target, setup: Setup, *, branches: bool) -> Opened:
@@ -320,6 +327,36 @@ def _opened_in(client: WorkerClient, setup: Setup, target: Target) -> Opened:
         reached=client.reached,
         record=client.standalone_script if setup.graphs == "recorder" else None,
     )
+
+
+def _recording_on_a_cpu(opened: Opened) -> Opened:
+    """The same, which records scripts for its device in a process that has none: nothing of a
+    device's graph can be read, and what the host does is the same on both."""
+    setup = opened.setup
+    on_cpu = msgspec.structs.replace(setup, device="cpu", graphs="recorder", sanitizer="")
+    moments: list[float] = []
+
+    def record(case: Case, finding: Finding) -> str:
+        from fuzzgraph import worker
+        from fuzzgraph.repro import NotStandalone
+
+        paths = engine_paths(setup, cast("Target", opened.target))
+        try:
+            with worker.open_client(on_cpu, paths=paths) as client:
+                for moment in moments[-1:]:
+                    client.cut_off(moment)
+                return client.standalone_script(case, finding, setup.device)
+        except (NotStandalone, OutOfTime):
+            raise
+        except FuzzGraphError as error:
+            said = str(error).partition("\n")[0]
+            raise NotStandalone(f"it cannot be recorded without its device: {said}") from None
+
+    def cut_off(moment: float) -> None:
+        moments.append(moment)
+        opened.cut_off(moment)
+
+    return replace(opened, record=record, cut_off=cut_off)
 
 
 def strategy_of(opened: Opened, profile_name: str) -> Callable[[int], SearchStrategy[Case]]:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from fuzzgraph.case import Case
     from fuzzgraph.finding import EngineLine, Finding
     from fuzzgraph.ports import Target
+    from fuzzgraph.run.spec import Device
 
 __all__ = [
     "NotStandalone",
@@ -96,15 +97,18 @@ def _recorded(case: Case, finding: Finding, on: Setup | Target, record: Recorder
         raise NotStandalone("there was no time to record its operations") from None
 
 
-def standalone_script(case: Case, finding: Finding, target: Target) -> str:
+def standalone_script(case: Case, finding: Finding, target: Target, device: Device = "cpu") -> str:
     """A script of the operations that `target` runs here, in this process.
+
+    Args:
+        device: where the script runs.
 
     Raises:
         NotStandalone: operations alone cannot show this finding.
     """
     from fuzzgraph.repro.script import standalone_script
 
-    return standalone_script(case, finding, target)
+    return standalone_script(case, finding, target, device)
 
 
 def engine_lines(

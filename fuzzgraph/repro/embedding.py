@@ -20,11 +20,21 @@ from typing import Any
 
 from fuzzgraph import accesses, kernel_models
 from fuzzgraph.kernel_models.launch import ModelKernel
-from fuzzgraph.repro import script_kernels, script_memory
+from fuzzgraph.repro import script_graphs, script_kernels, script_memory
 from fuzzgraph.rules import comparison, handover, metadata, writes
 from fuzzgraph.text import numbers
 
-_RULES = (numbers, comparison, handover, metadata, writes, script_memory, script_kernels, accesses)
+_RULES = (
+    numbers,
+    comparison,
+    handover,
+    metadata,
+    writes,
+    script_memory,
+    script_graphs,
+    script_kernels,
+    accesses,
+)
 
 _KERNEL_MODELS = tuple(
     import_module(each.name)

@@ -11,7 +11,7 @@ import fuzzgraph
 from fuzzgraph.case import Case, digest, encode_case
 from fuzzgraph.finding import Finding
 from fuzzgraph.repro.naming import identifier
-from fuzzgraph.repro.wording import docstring, opening, plain
+from fuzzgraph.repro.wording import NO_DEVICE, device_check, docstring, opening, plain
 from fuzzgraph.rules import handover
 from fuzzgraph.run.events import Setup
 from fuzzgraph.targets.own import import_root
@@ -46,7 +46,7 @@ def _imports(setup: Setup, *names: str) -> list[str]:
 
 
 def install_lines(setup: Setup) -> list[str]:
-    """What has to be installed, one line each."""
+    """What has to be there, one line each."""
     lines = [f"FuzzGraph {fuzzgraph.__version__}: pip install . in a clone of it"]
     if setup.source:
         lines += [
@@ -59,7 +59,18 @@ def install_lines(setup: Setup) -> list[str]:
         lines += _own_target(setup.target)
     elif setup.target != "builtin":
         lines.append(f"the engine behind target {setup.target!r}: see 'fuzzgraph targets'")
+    if setup.device != "cpu":
+        lines.append("a CUDA or HIP device, and a torch for it")
+    if setup.sanitizer:
+        lines.append("compute-sanitizer, of the CUDA toolkit")
     return lines
+
+
+def _shown_on(setup: Setup, finding: Finding) -> Setup:
+    """What the finding needs of the setup: what an oracle sees needs no other tool."""
+    if finding.symptom == "kernel_error":
+        return setup
+    return msgspec.structs.replace(setup, sanitizer="")
 
 
 def _own_target(name: str) -> list[str]:
@@ -109,17 +120,23 @@ def _file(case: Case, finding: Finding, why: list[str], imports: list[str], *par
 
 def fuzzgraph_script(case: Case, finding: Finding, setup: Setup, reason: str) -> str:
     """A script that runs the case through FuzzGraph and says why it needs it."""
+    setup = _shown_on(setup, finding)
     why = [
         *_broken_rule(finding),
         f"Requires FuzzGraph: {plain(reason)}. Install:",
         *(f"    {line}" for line in install_lines(setup)),
         "",
-        "Run it: python THIS_FILE; exit code 1 and the finding, or 0 if it is not reproduced.",
+        f"Run it: python THIS_FILE; exit code 1 and the finding, or 0 if it is not reproduced"
+        f"{f', or {NO_DEVICE} without a GPU' if setup.device != 'cpu' else ''}.",
     ]
     key = f"KEY = {finding.key!r}  # oracle, clause, target, buffer, mode"
     said = f"HEADLINE = {headline(finding)!r}"
-    imports = [*_imports(setup, "sys"), *_constants(said, case, setup), key]
-    return _file(case, finding, why, imports, _MAIN)
+    imports = [*_imports(setup, "sys"), *_checked_device(setup)]
+    return _file(case, finding, why, [*imports, *_constants(said, case, setup), key], _MAIN)
+
+
+def _checked_device(setup: Setup) -> list[str]:
+    return ["import torch", "", *device_check(), ""] if setup.device != "cpu" else []
 
 
 def _broken_rule(finding: Finding) -> list[str]:
@@ -139,6 +156,7 @@ def test_name(case: Case, finding: Finding) -> str:
 
 def pytest_file(case: Case, finding: Finding, setup: Setup) -> str:
     """A pytest file with one test, which fails with the finding."""
+    setup = _shown_on(setup, finding)
     why = [
         "Fails with the finding, passes once it is fixed. Run it: pytest THIS_FILE. Install:",
         *(f"    {line}" for line in install_lines(setup)),
@@ -148,5 +166,14 @@ def {test_name(case, finding)}():
     fuzzgraph.check(fuzzgraph.decode_case(CASE), **SETUP)
 """
     said = 'HEADLINE = "FindingError"  # in what pytest prints when the case shows a finding'
-    imports = [*_imports(setup), *_constants(said, case, setup)]
-    return _file(case, finding, why, imports, test)
+    skip = [
+        "import pytest",
+        "import torch",
+        "",
+        "pytestmark = pytest.mark.skipif(",
+        '    not torch.cuda.is_available(), reason="needs a CUDA or HIP device"',
+        ")",
+        "",
+    ]
+    imports = [*_imports(setup), *(skip if setup.device != "cpu" else [])]
+    return _file(case, finding, why, [*imports, *_constants(said, case, setup)], test)

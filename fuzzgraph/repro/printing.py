@@ -67,14 +67,27 @@ class Shared:
 
 
 class Function:
-    """One printed function: a step, or a captured graph."""
+    """One printed function: a step, or a captured graph.
+
+    Args:
+        on_device: whether the script captures graphs of a device; else a graph is a function that
+            each replay calls.
+    """
 
     def __init__(
-        self, name: str, doc: str, memory: ScriptMemory, shared: Shared, kernels: Kernels
+        self,
+        name: str,
+        doc: str,
+        memory: ScriptMemory,
+        shared: Shared,
+        kernels: Kernels,
+        *,
+        on_device: bool,
     ) -> None:
         self.name = name
         self.doc = doc
         self.memory = memory
+        self._on_device = on_device
         self._shared = shared
         self._kernels = kernels
         self._uses: Counter[str] = Counter()
@@ -87,17 +100,24 @@ class Function:
         *,
         head: Iterable[str] = (),
         returns: dict[str, torch.Tensor] | None = None,
+        copied: bool = False,
         is_graph: bool = False,
         last: RecordedOp | None = None,
     ) -> list[str]:
-        """Source of the function. `returns` become its result, `last` is run after all else."""
+        """Source of the function. `returns` become its result, `last` is run after all else.
+
+        Args:
+            copied: whether the result is a copy of what is there.
+        """
+        self._copied = copied
         for _ in range(8):  # until no name more falls out of use
             before = dict(self._uses)
             body = self._body(events, is_graph, returns, last)
             if dict(self._uses) == before:
                 break
         exported = sorted(name for name in self._defined if name in self._shared.exported)
-        lines = [f"def {self.name}():", f'    """{self.doc}"""']
+        lines = ["@as_graph"] if is_graph and self._on_device else []
+        lines += [f"def {self.name}():", f'    """{self.doc}"""']
         if exported:
             lines.append(f"    global {', '.join(exported)}")
         return [*lines, *head, *body]
@@ -131,10 +151,13 @@ class Function:
         return lines
 
     def _returns(self, returns: dict[str, torch.Tensor]) -> list[str]:
+        kept = ".clone()" if self._copied else ""
         if len(returns) == 1:
             (tensor,) = returns.values()
-            return [f"    return {self.text(tensor)}"]
-        items = [f"        {name!r}: {self.text(tensor)}," for name, tensor in returns.items()]
+            return [f"    return {self.text(tensor)}{kept}"]
+        items = [
+            f"        {name!r}: {self.text(tensor)}{kept}," for name, tensor in returns.items()
+        ]
         return ["    return {", *items, "    }"]
 
     def _operation(self, op: RecordedOp, is_graph: bool) -> list[str]:
@@ -249,7 +272,8 @@ class Function:
         for output in op.outputs:
             place = self.memory.text(output)
             if place is not None:
-                lines += commented(f"poison({place})", op.source)
+                poison = "unwritten" if self._on_device else "poison"
+                lines += commented(f"{poison}({place})", op.source)
         return lines
 
     def _lift(self, op: RecordedOp) -> list[str]:
@@ -337,6 +361,8 @@ class Function:
     def _launch_model(self, op: RecordedOp) -> list[str]:
         """A call of the model's body, whose source the script contains."""
         name = op.func.__name__
+        if self._on_device:
+            raise NotStandalone(f"it launches {op.name}, a compiled kernel of the engine's")
         if name not in EMBEDDABLE:
             raise NotStandalone(f"the model of {op.name} is not one of FuzzGraph's own")
         values = [f"{key}={argument_text(v, self.text)}" for key, v in op.kwargs.items()]

@@ -30,13 +30,18 @@ from fuzzgraph.repro.naming import region_names
 from fuzzgraph.repro.not_standalone import NotStandalone
 from fuzzgraph.repro.printing import Function, Shared, graph_is_empty, graph_name, statements
 from fuzzgraph.repro.trace import Recording, Run
-from fuzzgraph.repro.wording import docstring, opening
+from fuzzgraph.repro.wording import NO_DEVICE, device_check, docstring, opening
 from fuzzgraph.repro.world_functions import WorldFunctions
+from fuzzgraph.run.spec import Device
 from fuzzgraph.text.finding_text import headline
 
 
-def standalone_script(case: Case, finding: Finding, target: Target) -> str:
+def standalone_script(case: Case, finding: Finding, target: Target, device: Device = "cpu") -> str:
     """The script's text.
+
+    Args:
+        device: where the script runs. For a GPU the operations are recorded here on a CPU all the
+            same, and the script captures them there.
 
     Raises:
         NotStandalone: operations alone cannot show this finding.
@@ -50,7 +55,7 @@ def standalone_script(case: Case, finding: Finding, target: Target) -> str:
             if (failure := recording.add(batch).failure) is not None:
                 raise NotStandalone(f"an earlier step raised {failure.error}")
         check.record(recording, batches[finding.step])
-        text = _Script(case, finding, target, recording, check).text()
+        text = _Script(case, finding, target, recording, check, on_device=device != "cpu").text()
     if len(text) > _LONGEST:
         raise NotStandalone(f"the script would be {len(text) >> 20} MiB long")
     return text
@@ -75,6 +80,11 @@ def _closing(recording: Recording) -> Iterator[Recording]:
 
 _LONGEST = 4 << 20
 """Characters of a script; one of 20 steps of real sglang has 60,000."""
+_RUNS_ON_A_DEVICE = (
+    "It runs on a GPU: memory lies there, and each graph is captured by torch.cuda.CUDAGraph at its"
+    " first call and replayed then.",
+    "",
+)
 _RULES = "# ---- the rule that is broken, as FuzzGraph's oracles apply it"
 
 
@@ -97,7 +107,10 @@ class _Script:
         target: Target,
         recording: Recording,
         check: ScriptCheck,
+        *,
+        on_device: bool,
     ) -> None:
+        self._on_device = on_device
         self.case, self.finding, self.target = case, finding, target
         self.recording, self.check = recording, check
         self.last = finding.step
@@ -155,6 +168,7 @@ class _Script:
         finding, case = self.finding, self.case
         engine = _engine_version(self.target)
         needed = ["torch", *(["triton"] if self.kernels else [])]
+        needed += ["a CUDA or HIP device"] if self._on_device else []
         needed += ["numpy"] if any("numpy" in line for line in imports) else []
         lines = [
             *opening(case, finding),
@@ -162,7 +176,9 @@ class _Script:
             " line that issued it. Nothing else of the engine is needed: buffers lie as the engine"
             " allocated them, and the check measures again.",
             "",
-            "Run it: python THIS_FILE; exit code 1 and the finding, or 0 if it is not reproduced.",
+            *(_RUNS_ON_A_DEVICE if self._on_device else []),
+            f"Run it: python THIS_FILE; exit code 1 and the finding, or 0 if it is not reproduced"
+            f"{f', or {NO_DEVICE} without a GPU' if self._on_device else ''}.",
             f"Requires {', '.join(needed)}. Recorded on a CPU with"
             f" {engine}torch {torch.__version__}, Python {platform.python_version()}.",
         ]
@@ -170,14 +186,17 @@ class _Script:
 
     def _head(self, imports: set[str]) -> str:
         """Imports and constants."""
-        lines = sorted({*imports, "import sys", *(["import os"] if self.kernels else [])})
+        interpreted = self.kernels and not self._on_device
+        lines = sorted({*imports, "import sys", *(["import os"] if interpreted else [])})
         lines.remove("import torch")
         lines = ["from __future__ import annotations", "", *_froms_last(lines)]
-        if self.kernels:
+        if self.kernels and not self._on_device:
             lines += ["", 'os.environ["TRITON_INTERPRET"] = "1"  # before triton is imported']
         lines += ["", "import torch"]
         if self.kernels:
             lines += ["import triton", "import triton.language as tl"]
+        if self._on_device:
+            lines += ["", *device_check(), 'torch.set_default_device("cuda")']
         lines += ["", f"HEADLINE = {headline(self.finding)!r}"]
         lines += [f"BUFFER = {self.finding.buffer!r}", "", "torch.set_num_threads(1)"]
         return "\n".join(lines)
@@ -196,7 +215,7 @@ class _Script:
             "# ---- zones in bytes; then what it held just after capture",
             "",
             f"MEMORY = torch.empty({arena.capacity}, dtype=torch.uint8)"
-            "  # untouched pages cost nothing",
+            f"{'' if self._on_device else '  # untouched pages cost nothing'}",
             f"SPANS = {self.recording.spans}  # where the engine allocated",
             "ZONES = {}",
             "# What memory holds that nobody has written. An index is a page, row and slot that",
@@ -206,6 +225,7 @@ class _Script:
             *poisons,
             "}",
             "world = 0",
+            *(["UNWRITTEN = []"] if self._on_device else []),
             "",
         ]
         for region in used:
@@ -248,21 +268,26 @@ class _Script:
                 continue
             name = graph_name(graph.key)
             doc = "The captured graph: what every replay runs, whatever the batch."
-            function = Function(name, doc, self.memory, self.shared, self.kernels)
+            function = self._function(name, doc)
             lines += ["", "", *function.lines(graph.trace, is_graph=True)]
         for run in self.recording.runs:
             lines += ["", "", *self._run(run)]
         return lines
 
+    def _function(self, name: str, doc: str) -> Function:
+        return Function(
+            name, doc, self.memory, self.shared, self.kernels, on_device=self._on_device
+        )
+
     def _run(self, run: Run) -> list[str]:
         checked = run is self.check.run or run in self.check.others
         results = self.check.results(run) if checked else None
-        function = Function(
-            self._run_name(run), self._run_doc(run), self.memory, self.shared, self.kernels
-        )
+        function = self._function(self._run_name(run), self._run_doc(run))
         events = [*run.events, *(run.looks if results is not None else ())]
         last = run.failure.op if run.failure is not None and not _in_graph(run) else None
-        return function.lines(events, returns=results, last=last)
+        # A graph of a device gives each replay's results in the same memory.
+        copied = self._on_device and not self.check.by_address
+        return function.lines(events, returns=results, copied=copied, last=last)
 
     def _run_name(self, run: Run) -> str:
         names = {"eager": "eager", "twin": "without_past", "capture": "at_capture"}

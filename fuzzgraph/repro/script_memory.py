@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # the script assigns them
 def unpacked(dtype: torch.dtype, shape: tuple[int, ...], *parts: str) -> torch.Tensor:
     """Content too long to write out: base85 of zlib."""
     raw = bytearray(zlib.decompress(base64.b85decode("".join(parts))))
-    return torch.frombuffer(raw, dtype=torch.uint8).view(dtype).view(shape)
+    return torch.frombuffer(raw, dtype=torch.uint8).view(dtype).view(shape).to(MEMORY.device)
 
 
 def region(

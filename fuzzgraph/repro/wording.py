@@ -15,6 +15,19 @@ if TYPE_CHECKING:
     from fuzzgraph.case import Case
 
 
+NO_DEVICE = 3
+"""Exit code of an export that needs a GPU where there is none."""
+
+
+def device_check() -> list[str]:
+    """Lines of a script, behind its imports, that end it in one line where there is no GPU."""
+    return [
+        "if not torch.cuda.is_available():",
+        '    print("This needs a GPU: torch sees no CUDA or HIP device here.", file=sys.stderr)',
+        f"    sys.exit({NO_DEVICE})",
+    ]
+
+
 def plain(text: str) -> str:
     """Text of a case or an engine as one printable line."""
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())

@@ -18,7 +18,7 @@ from fuzzgraph.execution.verdict import Verdict
 from fuzzgraph.finding import EngineLine, Finding
 from fuzzgraph.repro.not_standalone import NotStandalone
 from fuzzgraph.run.environment import UNKNOWN
-from fuzzgraph.run.spec import Setup
+from fuzzgraph.run.spec import Device, Setup
 from fuzzgraph.target_report import TargetReport
 from fuzzgraph.worker.crash_findings import crash_finding
 from fuzzgraph.worker.limits import Limits
@@ -323,8 +323,11 @@ class WorkerClient:
         except Ending as ending:
             return TargetReport(target=self._target, ended=ending.how)
 
-    def standalone_script(self, case: Case, finding: Finding) -> str:
+    def standalone_script(self, case: Case, finding: Finding, device: Device = "cpu") -> str:
         """A script of the engine's recorded operations that shows the finding with torch alone.
+
+        Args:
+            device: where the script is to run; operations are recorded on a CPU in any case.
 
         Recording a case and printing it takes about as long as running it, and has its limit.
 
@@ -334,9 +337,8 @@ class WorkerClient:
         self._save(case)
         self.start()
         try:
-            answer = self._sender.ask(
-                ExportRequest(case=case, finding=finding), ExportReply, self._limits.case_seconds
-            )
+            message = ExportRequest(case=case, finding=finding, device=device)
+            answer = self._sender.ask(message, ExportReply, self._limits.case_seconds)
         except Ending as ending:
             self._count(ending)
             raise NotStandalone(

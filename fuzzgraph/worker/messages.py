@@ -17,7 +17,7 @@ from fuzzgraph.case import Case, EngineConfig
 from fuzzgraph.errors import UNREADABLE
 from fuzzgraph.finding import EngineLine, Finding, Stage
 from fuzzgraph.run.environment import UNKNOWN, Environment
-from fuzzgraph.run.spec import Setup
+from fuzzgraph.run.spec import Device, Setup
 from fuzzgraph.strict_json import decode_json
 from fuzzgraph.target_report import TargetReport
 
@@ -80,6 +80,8 @@ class ExportRequest(_Message, frozen=True):
 
     case: Case
     finding: Finding
+    device: Device = "cpu"
+    """Where the script is to run."""
 
 
 class ExportReply(_Message, frozen=True):

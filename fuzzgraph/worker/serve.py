@@ -207,7 +207,8 @@ def _exported(target: Target, message: ExportRequest) -> ExportReply:
     from fuzzgraph.repro import NotStandalone, standalone_script
 
     try:
-        return ExportReply(script=standalone_script(message.case, message.finding, target))
+        script = standalone_script(message.case, message.finding, target, message.device)
+        return ExportReply(script=script)
     except NotStandalone as error:
         return ExportReply(reason=str(error))
 

@@ -57,8 +57,9 @@ class Closing(FakeRunner):
     ],
 )
 def test_an_engine_gets_a_process_of_its_own_where_it_may_take_one_down(
-    target: Any, setup: Setup, isolated: bool
+    target: Any, setup: Setup, isolated: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("fuzzgraph.open_target.require_usable", lambda device: None)
     if isolated:
         with pytest.raises(InAWorker):
             open_target_object(target, setup)

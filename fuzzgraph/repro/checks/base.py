@@ -35,6 +35,8 @@ class ScriptCheck:
     story: ClassVar[str] = ""
     """What the check does, in one sentence: the docstring of `main`."""
 
+    by_address: ClassVar[bool] = False
+    """Whether it compares where results lie, and not what they hold."""
     opening: ClassVar[bool] = False
     """Whether the opening of the engine has to be recorded as well, and no step."""
 

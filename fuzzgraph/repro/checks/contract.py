@@ -89,6 +89,7 @@ def _fact_text(value: Any) -> str:
 class MovedBufferCheck(ScriptCheck):
     """The buffer that the engine writes is the one that the graph reads."""
 
+    by_address = True
     story = "The engine writes the buffer that the graph reads."
 
     def record(self, recording: Recording, batch: Batch) -> None:
