@@ -15,6 +15,7 @@ from fuzzgraph.faults import FAULTS, open_fault
 from fuzzgraph.finding import CLAUSES, Finding
 from fuzzgraph.repro import NotStandalone, standalone_script
 from fuzzgraph.targets import open_target
+from tests.unit.repro.emulating import EmulatedCuda
 from tests.unit.repro.running import run_scripts
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -62,6 +63,19 @@ def all_ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
             ran.faulty = ends[f"{name}-faulty"]
             ran.healthy = ends.get(f"{name}-healthy", ran.healthy)
     return found
+
+
+@every_fault
+def test_the_script_for_a_gpu_shows_it_on_the_emulated_device(
+    name: str, all_ran: dict[str, Ran], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran = all_ran[name]
+    if ran.reason:
+        pytest.skip(ran.reason)
+    case = load_case(CASES / f"{name}.json")
+    text = standalone_script(case, ran.finding, open_fault(name), "cuda")
+    code, printed = EmulatedCuda(monkeypatch).run(text)
+    assert code == 1 and ran.finding.buffer in printed
 
 
 @every_fault

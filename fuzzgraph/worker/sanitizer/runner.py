@@ -104,6 +104,8 @@ class Sanitizer:
                 raise SanitizerFailed(self._said_nothing(report, how, folder))
             if isinstance(outcome, Failed) and not report.errors:
                 raise SanitizerFailed(f"under {self._tool} the case failed: {outcome.error}")
+            if outcome is None and not report.errors:
+                raise SanitizerFailed(self._did_not_run(how, folder))
         return _checked(report, outcome if isinstance(outcome, Ran) else None)
 
     def _run(self, folder: Path, case: Case) -> str:
@@ -148,6 +150,13 @@ class Sanitizer:
         for name in _ALLOCATORS:
             environment.pop(name, None)
         return environment
+
+    def _did_not_run(self, how: str, folder: Path) -> str:
+        said = "".join(f" It said last: {line}" for line in _last_line(folder / "output.log"))
+        return (
+            f"under {self._tool} the case's process ended with {how} before the case did, and no "
+            f"error was reported.{said}"
+        )
 
     def _said_nothing(self, report: Report, how: str, folder: Path) -> str:
         if report.unread:

@@ -18,7 +18,7 @@ from fuzzgraph.graphs.emulated_capture import Capture, EmulatedGraph
 from fuzzgraph.memory.mode_stack import beneath_all_modes
 
 
-class Device:
+class EmulatedCuda:
     """The emulated device of one script."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -17,13 +18,14 @@ from fuzzgraph.faults import open_fault
 from fuzzgraph.finding import Finding
 from fuzzgraph.open_target import Opened, _recording_on_a_cpu
 from fuzzgraph.repro import NotStandalone, export_pytest, export_script, standalone_script
-from fuzzgraph.run.spec import Setup
+from fuzzgraph.run.spec import Device, Setup
 from fuzzgraph.targets import open_target
 from tests.fakes import FakeRunner
 from tests.quality.test_planted_faults import stored
-from tests.unit.repro.emulating import Device
+from tests.unit.repro.emulating import EmulatedCuda
 
 ON_A_GPU = Setup(fault="vllm-pr-37442-empty-rows-unwritten", device="cuda", graphs="device")
+_DEVICES: tuple[Device, ...] = ("cpu", "cuda")
 SHOWN = (
     "sglang-pr-24587-kv-indices-in-pages",  # a red zone
     "sglang-pr-25529-draft-cache-loc-not-padded",  # the second replay of a graph
@@ -35,6 +37,7 @@ SHOWN = (
 )
 
 
+@cache
 def found(name: str) -> Finding:
     execution = Execution(open_fault(name))
     finding = execution.run_case(stored(name)).findings[0]
@@ -48,14 +51,14 @@ def test_a_script_captures_its_graphs_and_shows_the_finding_by_replays(
 ) -> None:
     finding = found(name)
     text = standalone_script(stored(name), finding, open_fault(name), "cuda")
-    device = Device(monkeypatch)
+    device = EmulatedCuda(monkeypatch)
     code, printed = device.run(text)
     assert code == 1 and finding.buffer in printed
     assert device.default == "cuda"
     assert device.replays >= len(device.graphs) > 0
     assert all(graph.names for graph in device.graphs)
     healthy = standalone_script(stored(name), finding, open_target("builtin"), "cuda")
-    assert Device(monkeypatch).run(healthy) == (0, "Not reproduced.\n")
+    assert EmulatedCuda(monkeypatch).run(healthy) == (0, "Not reproduced.\n")
 
 
 def test_what_no_operation_of_a_graph_writes_is_poisoned_before_each_replay() -> None:
@@ -108,6 +111,17 @@ def test_a_script_says_at_its_top_that_it_runs_on_a_gpu(script: str) -> None:
         for name in node.names
     }
     assert "fuzzgraph" not in imported
+
+
+def test_kernels_are_compiled_on_a_gpu_and_interpreted_on_a_cpu() -> None:
+    name = "sglang-pr-24587-kv-indices-in-pages"
+    config = msgspec.structs.replace(stored(name).config, kernels="triton")
+    case = msgspec.structs.replace(stored(name), config=config)
+    texts = [standalone_script(case, found(name), open_fault(name), device) for device in _DEVICES]
+    for text in texts:
+        compile(text, "repro.py", "exec", dont_inherit=True)
+    assert ["@triton.jit" in text for text in texts] == [True, True]
+    assert ["TRITON_INTERPRET" in text for text in texts] == [True, False]
 
 
 def test_a_script_for_a_cpu_captures_nothing() -> None:

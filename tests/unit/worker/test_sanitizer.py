@@ -111,6 +111,7 @@ def test_a_finding_of_an_oracle_carries_the_report_of_its_case(
         ("========= Error: device not supported\n", "It said last: Error: device not supported"),
         ("", "left no summary"),
         ("========= ERROR SUMMARY: 4 errors\n", "reports 4 errors in a form that is not known"),
+        (NOTHING, "process ended with exit code 1 before the case did"),
     ],
 )
 def test_a_tool_without_a_usable_report_ends_in_one_line(
