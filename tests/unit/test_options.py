@@ -80,7 +80,7 @@ def no_contradictions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fuzzgraph.run_options._require_device", lambda: None)
     monkeypatch.setattr("fuzzgraph.run_options._require_sanitizer", lambda tool: None)
     monkeypatch.setattr(
-        "fuzzgraph.worker.sanitizer.runner.require_tool", lambda tool: Path("/compute-sanitizer")
+        "fuzzgraph.worker.sanitizer.check.require_tool", lambda tool: Path("/compute-sanitizer")
     )
     monkeypatch.setattr("fuzzgraph.run_options._refuse_contradictions", lambda setup: None)
     monkeypatch.setattr("fuzzgraph.run_options.with_tree", lambda setup: setup)

@@ -6,12 +6,14 @@ from its start; the tool's report is read, and each address in it is looked up i
 of that process.
 
 `report` reads the text, `tool` knows the executable, `one_case` is the process that it watches,
-`placing` looks addresses up and tells our own errors apart, `runner` puts these together.
+`placing` looks addresses up and tells our own errors apart, `check` puts these together, `findings`
+and `runner` make it a part of how cases are run.
 """
 
 from __future__ import annotations
 
-from fuzzgraph.worker.sanitizer.runner import Sanitizer, SanitizerFailed, SanitizingRunner
+from fuzzgraph.worker.sanitizer.check import Sanitizer, SanitizerFailed
+from fuzzgraph.worker.sanitizer.runner import SanitizingRunner
 from fuzzgraph.worker.sanitizer.tool import require_tool
 
 __all__ = ["Sanitizer", "SanitizerFailed", "SanitizingRunner", "require_tool"]

@@ -18,7 +18,7 @@ import msgspec
 
 from fuzzgraph.case import Case
 from fuzzgraph.errors import FuzzGraphError
-from fuzzgraph.finding import Finding, Stage
+from fuzzgraph.finding import Stage
 from fuzzgraph.memory import GuardedMemory
 from fuzzgraph.worker.messages import Failed, Open, Refused
 
@@ -61,8 +61,6 @@ class Guarded(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class Ran(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag=True):
     """What the process came to."""
 
-    skipped: str = ""
-    findings: tuple[Finding, ...] = ()
     marks: tuple[Mark, ...] = ()
     address: int = 0
     """Of guarded memory."""
@@ -112,12 +110,10 @@ class _Watcher:
                 for region in now
             )
 
-    def ran(self, skipped: str, findings: tuple[Finding, ...]) -> Ran:
+    def ran(self) -> Ran:
         self._look()
         arena = self._memory.arena if self._memory is not None else None
         return Ran(
-            skipped=skipped,
-            findings=findings,
             marks=tuple(self.marks),
             address=arena.address if arena else 0,
             capacity=arena.capacity if arena else 0,
@@ -152,8 +148,8 @@ def _run(asked: OneCase) -> Ran:
     watcher = _Watcher(Path(asked.log), setup.device)
     target: Any = loaded_target(asked.opening, Watched({}))
     seen: Any = _SeenTarget(StagedTarget(target, watcher.enter), watcher)
-    verdict = Execution(seen, setup).run_case(asked.case)
-    return watcher.ran(verdict.skipped, verdict.findings)
+    Execution(seen, setup).run_case(asked.case)
+    return watcher.ran()
 
 
 def _outcome(asked: OneCase) -> Outcome:

@@ -22,10 +22,10 @@ from fuzzgraph.reporting.plain_text import finding_head
 from fuzzgraph.run.spec import Setup
 from fuzzgraph.run_options import checked_setup
 from fuzzgraph.worker.sanitizer import Sanitizer, SanitizerFailed
+from fuzzgraph.worker.sanitizer.findings import findings_of
 from fuzzgraph.worker.sanitizer.one_case import Guarded, Mark, Ran
 from fuzzgraph.worker.sanitizer.placing import placed
 from fuzzgraph.worker.sanitizer.report import read_report
-from fuzzgraph.worker.sanitizer.runner import findings_of
 from tests.fakes import case, finding
 from tests.quality.test_planted_faults import stored
 from tests.unit.worker.bad_kernels import install_tool, invalid_write
