@@ -72,7 +72,7 @@ Outcome: TypeAlias = Ran | Refused | Failed
 
 
 class _Watcher:
-    """A target around another one: takes down the memory that it is opened in, and the stages."""
+    """Takes down the guarded memory that a target is opened in, and the stages that it enters."""
 
     def __init__(self, log: Path, device: str) -> None:
         self._log, self._device = log, device
