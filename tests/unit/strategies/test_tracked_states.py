@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fuzzgraph.capabilities import Capabilities
+from fuzzgraph.capabilities import Capabilities, prompt_interval
 from fuzzgraph.case import Case
 from fuzzgraph.layout import plan
 from fuzzgraph.strategies import DEFAULT, cases, draw
@@ -13,6 +13,10 @@ CAN = Capabilities(
     recurrent_only=True,
     state_tracking=True,
     max_context_len=64,
+)
+
+PROMPTS = CAN.replace(
+    modes=("prefill",), prefill_runners=("breakable",), max_context_len=256, state_chunk=64
 )
 
 
@@ -38,4 +42,24 @@ def test_steps_with_a_state_to_keep_are_no_rarity() -> None:
 
 def test_a_target_that_keeps_none_gets_none() -> None:
     without = drawn(CAN.replace(state_tracking=False), 60)
+    assert all(case.config.state_track_interval == 0 for case in without)
+
+
+def test_prompts_keep_states_behind_whole_chunks_and_whole_pages() -> None:
+    found = drawn(PROMPTS, 300)
+    keeping = [case.config for case in found if case.config.state_track_interval]
+    assert len(found) // 8 < len(keeping) < len(found) // 2
+    assert {config.state_track_interval for config in keeping} == {64}
+    assert prompt_interval(PROMPTS, 128) == 128
+
+
+def test_two_of_five_cases_whose_prompts_keep_states_have_one_that_does() -> None:
+    keeping = [case for case in drawn(PROMPTS, 600) if case.config.state_track_interval]
+    lens = [[batch.tracked_lens for batch in plan(case)] for case in keeping]
+    with_one = [each for each in lens if any(one.any() for one in each)]
+    assert 5 * len(with_one) > 2 * len(lens) > 0
+
+
+def test_prompts_of_kernels_without_chunks_keep_none() -> None:
+    without = drawn(PROMPTS.replace(state_chunk=0), 60)
     assert all(case.config.state_track_interval == 0 for case in without)
