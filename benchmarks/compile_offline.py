@@ -1,7 +1,7 @@
 """Compiles, without a GPU, the Triton kernels that targets launch; says what compilers refuse.
 
     python benchmarks/compile_offline.py [TARGET...] [--release sglang==0.5.23,...] \
-        [--out FOLDER] [--write reports/compiled.md]
+        [--out FOLDER] [--kept] [--write reports/compiled.md]
     python benchmarks/compile_offline.py --one TARGET [--path FOLDER] [--shapes 8x8,16x16]
 
 The first call runs the second one for each target on each release, and keeps what it said in
@@ -155,6 +155,7 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=3, help="of a kernel at one shape; 0 for all")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, help="keeps what each target said")
+    parser.add_argument("--kept", action="store_true", help="run nothing: the page of what OUT has")
     parser.add_argument("--one", metavar="TARGET", help="print JSON of this one")
     parser.add_argument("--path", type=Path, help="folder of its engine's release")
     shapes = "e.g. 16x8, with commas between; the narrowest and the widest drawn without any"
@@ -170,7 +171,7 @@ def main() -> None:
         out = asked.out or Path(aside)
         out.mkdir(parents=True, exist_ok=True)
         wanted = list(chosen(asked))
-        for target, release in wanted:
+        for target, release in () if asked.kept else wanted:
             run(target, release, out, asked)
         publish(page(read(out, wanted), asked.cases, asked.most), asked)
 

@@ -49,9 +49,11 @@ def conv_rows_at(
     return content.weights["conv_in"][tokens].masked_fill((places < 0)[..., None], 0.0)
 
 
-def recurrent_outputs(content: Content, batch: Batch) -> torch.Tensor:
-    """float64 [num_tokens, STATE_WIDTH]: the layer's output for each new token."""
+def recurrent_outputs(
+    content: Content, batch: Batch, dtype: torch.dtype = torch.float64
+) -> torch.Tensor:
+    """[num_tokens, STATE_WIDTH] in `dtype`: the layer's output for each new token."""
     rows, lens = batch.token_rows, batch.positions + 1
-    seen = conv_rows_at(content, batch, rows, lens, CONV_WIDTH).double()
-    x, readout = seen[:, -1, :STATE_WIDTH], seen[..., -1] @ torch.tensor(LAST_FOUR).double()
-    return content.states_at(batch, rows, lens).double() * readout[:, None] + x
+    seen = conv_rows_at(content, batch, rows, lens, CONV_WIDTH).to(dtype)
+    x, readout = seen[:, -1, :STATE_WIDTH], seen[..., -1] @ torch.tensor(LAST_FOUR).to(dtype)
+    return content.states_at(batch, rows, lens).to(dtype) * readout[:, None] + x

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from fuzzgraph.adapted_layer import ADAPTED, adapted_outputs
-from fuzzgraph.case import EngineConfig, attention_outputs, group_configs
+from fuzzgraph.case import LONGEST_CONTEXT, EngineConfig, attention_outputs, group_configs
 from fuzzgraph.content import DTYPES, content_for
 from fuzzgraph.expert_layer import EXPERTS, expert_outputs
 from fuzzgraph.recurrent_layers.channel_decay import channel_outputs
@@ -86,15 +86,15 @@ def expected(
     """The float64 truth of a step, computed from the logical batch alone.
 
     Args:
-        promised: outputs that are compared with it; None for all. Layers whose states are
-            matrices are left out where they are not among them.
+        promised: outputs that are compared with it; None for all. Recurrent layers whose outputs
+            a dtype rounds are left out where they are not among them.
     """
     layers, bound = _layers(batch, config, torch.float64)
     outputs = layers | _behind_attention(layers["attention"], batch, config)
     if config.recurrent_state:
         outputs["state"] = content_for(config).state_rows(batch, after=True).double()
         outputs["recurrent"] = recurrent_outputs(content_for(config), batch)
-        outputs |= _matrix_outputs(batch, config, torch.float64, promised)
+        outputs |= _rounded_outputs(batch, config, torch.float64, promised)
     if (config.max_loras or config.draft_adapter) and batch.mode != "draft":
         outputs[ADAPTED] = adapted_outputs(batch, torch.float64)
     if config.num_experts and batch.mode != "draft":
@@ -114,7 +114,7 @@ def yardstick(batch: Batch, config: EngineConfig) -> dict[str, torch.Tensor]:
     layers, _ = _layers(batch, config, DTYPES[config.dtype])
     outputs = layers | _behind_attention(layers["attention"], batch, config)
     if config.recurrent_state:
-        outputs |= _matrix_outputs(batch, config, DTYPES[config.dtype])
+        outputs |= _rounded_outputs(batch, config, DTYPES[config.dtype])
     if (config.max_loras or config.draft_adapter) and batch.mode != "draft":
         outputs[ADAPTED] = adapted_outputs(batch, DTYPES[config.dtype])
     if config.num_experts and batch.mode != "draft":
@@ -122,7 +122,8 @@ def yardstick(batch: Batch, config: EngineConfig) -> dict[str, torch.Tensor]:
     return {name: value for name, value in outputs.items() if value.dtype.is_floating_point}
 
 
-_MATRICES = {
+_ROUNDED = {
+    "selective_scan": (LONGEST_CONTEXT, recurrent_outputs),
     "gated_delta": (LONGEST_ROW, delta_outputs),
     "channel_delta": (LONGEST_ROW, channel_outputs),
     "linear": (LINEAR_WIDTH, linear_outputs),
@@ -130,16 +131,16 @@ _MATRICES = {
 """Output -> (longest context for which it is computed, what computes it)."""
 
 
-def _matrix_outputs(
+def _rounded_outputs(
     batch: Batch,
     config: EngineConfig,
     dtype: torch.dtype,
     promised: Collection[str] | None = None,
 ) -> dict[str, torch.Tensor]:
-    """Layers whose states are matrices, and large: those that are promised."""
+    """Layers whose outputs the dtype rounds: those that are promised."""
     return {
         name: outputs(content_for(config), batch, dtype)
-        for name, (longest, outputs) in _MATRICES.items()
+        for name, (longest, outputs) in _ROUNDED.items()
         if config.max_context_len <= longest and (promised is None or name in promised)
     }
 

@@ -28,6 +28,7 @@ from fuzzgraph.world import Batch
 _TOKEN_IDS = (torch.int64, torch.int32)
 _OF_TOKENS = {
     "recurrent": STATE_WIDTH,
+    "selective_scan": STATE_WIDTH,
     "gated_delta": STATE_WIDTH,
     "channel_delta": CHANNEL_OUTPUT,
     "linear": LINEAR_OUTPUT,

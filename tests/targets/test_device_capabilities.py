@@ -21,7 +21,9 @@ def drawn(name: str, device: str) -> list[EngineConfig]:
     return [case.config for case in found]
 
 
-@pytest.mark.parametrize("name", ["sglang-triton", "sglang-gdn", "sglang-breakable-prefill"])
+@pytest.mark.parametrize(
+    "name", ["sglang-triton", "sglang-gdn", "sglang-breakable-prefill", "vllm-triton"]
+)
 def test_heads_on_a_device_are_as_wide_as_a_product_of_tiles_takes(name: str) -> None:
     assert min(config.head_dim for config in drawn(name, "cpu")) < 16
     assert min(config.head_dim for config in drawn(name, "cuda")) == 16
@@ -49,9 +51,9 @@ def test_heads_that_no_kernel_is_built_for_are_refused_on_a_device() -> None:
 
 
 def test_a_target_that_cannot_be_judged_on_a_device_says_so() -> None:
-    with pytest.raises(AdapterUnavailable, match=r"'sglang-mamba' does not run on a device: .*cpu"):
-        use_device(open_target("sglang-mamba"), "cuda")
-    use_device(open_target("sglang-mamba"), "cpu")
+    with pytest.raises(AdapterUnavailable, match=r"'vllm-gdn' does not run on a device: .*cpu"):
+        use_device(open_target("vllm-gdn"), "cuda")
+    use_device(open_target("vllm-gdn"), "cpu")
 
 
 def test_the_built_in_engine_expresses_the_same_everywhere() -> None:

@@ -296,12 +296,12 @@ def test_recurrent_state_is_in_the_truth_and_what_rounds_behind_it_in_the_yardst
 
     assert torch.equal(state[:, :STATE_SUMS], torch.stack([row.sum(0) for row in rows])[:, :4])
     assert torch.equal(state[:, STATE_SUMS:], torch.stack([row[-1] for row in rows])[:, 4:])
-    rounded = {"attention", "gated_delta", "channel_delta", "linear"}
+    rounded = {"attention", "selective_scan", "gated_delta", "channel_delta", "linear"}
     assert set(yardstick(batch, config)) == rounded
 
 
-@pytest.mark.parametrize("name", ["gated_delta", "channel_delta", "linear"])
-def test_what_has_a_matrix_for_a_state_is_left_out_where_nobody_promises_it(name: str) -> None:
+@pytest.mark.parametrize("name", ["selective_scan", "gated_delta", "channel_delta", "linear"])
+def test_a_recurrence_that_a_dtype_rounds_is_left_out_where_nobody_promises_it(name: str) -> None:
     batch, config = batch_of("decode", *DECODE, recurrent_state=True)
     assert name in expected(batch, config).outputs
     assert name in expected(batch, config, (name,)).outputs

@@ -7,12 +7,14 @@ Tokens are embedded as one column each, so that its own projection gives the num
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.content import STATE_WIDTH
+from fuzzgraph.content import DTYPES, STATE_WIDTH
 from fuzzgraph.recurrent_layers.mamba2 import conv_weights
 from fuzzgraph.targets.offline.demands import demand_instance, demand_lookup
 from fuzzgraph.targets.offline.mixer_weights import decays, in_projection, out_projection
@@ -42,8 +44,8 @@ class Mamba2Model(HybridModel):
         return dict(state=state.flatten(1), conv_state=conv, transposed_states=turned)
 
     def _make_recurrent(self, config: EngineConfig, device: torch.device) -> None:
-        self.columns = torch.eye(VOCAB, device=device)
-        with device:  # as while an engine's loader makes a model
+        self.columns = self.of_model(torch.eye(VOCAB))
+        with device, _made_in(DTYPES[config.dtype]):  # as while an engine's loader makes a model
             self.mixer = call_with_known(
                 engine_module(MIXER).MambaMixer2,
                 cache_params=self.described.mamba2_cache_params,
@@ -80,6 +82,17 @@ class Mamba2Model(HybridModel):
         )
         demand_instance(out, torch.Tensor, COMPUTED, FORWARD)
         return out[:, :STATE_WIDTH]
+
+
+@contextlib.contextmanager
+def _made_in(dtype: torch.dtype) -> Iterator[None]:
+    """Weights are of this dtype where a layer names none."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def _backend_of(forward_batch: Any) -> Any:

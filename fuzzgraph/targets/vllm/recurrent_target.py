@@ -62,6 +62,7 @@ VERIFIED = DRIVEN.replace(
 class Mamba2Target(VllmTarget):
     """A model of Mamba2 layers, with their kernels for decode."""
 
+    not_on_device = "its states would have the model's dtype, which rounds what tells them apart"
     kernels = "Mamba2 layer"
     module = "vllm.v1.attention.backends.mamba2_attn"
     backend = "Mamba2AttentionBackend"

@@ -126,7 +126,7 @@ def test_rows_lie_beyond_the_map_of_states_up_to_0_5_10(
     [
         ({"max_context_len": 65}, "max_context_len=65 is more than the 64 positions"),
         ({"recurrent_state": False}, "recurrent_state must be true"),
-        ({"dtype": "float16"}, "dtype='float16' is not driven"),
+        ({"dtype": "bfloat16"}, "dtype='bfloat16' is not driven"),
     ],
 )
 def test_configs_that_the_model_cannot_have_are_refused(
@@ -144,6 +144,12 @@ def test_configs_that_the_model_cannot_have_are_refused(
         ("stale_states", decodes(*FULL_THEN_PADDED), ("metadata", "state_indices")),
         ("slots_of_the_first_batch", decodes(*MOVED), ("computes", "gated_delta")),
         ("rows_for_slots", decodes(*MOVED), ("metadata", "state_indices")),
+        ("slots_of_the_first_batch", decodes(*MOVED, dtype="float16"), ("computes", "gated_delta")),
+        (
+            "everything_stays",
+            verifies(*KEPT_LESS_AND_LESS, dtype="float16"),
+            ("computes", "conv[0]"),
+        ),
         ("short_map", few_states(), ("survives", "")),
         ("padded_offsets", decodes(*FULL_THEN_PADDED), ("metadata", "query_start_loc")),
         ("tracked_rows_stay", _TRACKED, ("metadata", "mamba_track_mask")),

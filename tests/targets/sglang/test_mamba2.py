@@ -27,8 +27,10 @@ _MUTANTS = "tests.targets.sglang.mamba2_mutants"
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_states_follow_their_requests(workers: Workers, version: str) -> None:
-    assert found(workers, version, decodes(*MOVED, capture_bs=(2, 3)), TARGET) == set()
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_states_follow_their_requests(workers: Workers, version: str, dtype: str) -> None:
+    case = decodes(*MOVED, capture_bs=(2, 3), dtype=dtype)
+    assert found(workers, version, case, TARGET) == set()
 
 
 @pytest.mark.parametrize(
@@ -55,10 +57,11 @@ def test_a_batch_above_the_ladder_takes_no_graph(workers: Workers) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_a_verify_goes_on_from_the_state_behind_the_last_token_that_stayed(
-    workers: Workers, version: str
+    workers: Workers, version: str, dtype: str
 ) -> None:
-    case = verifies(*KEPT_LESS_AND_LESS, capture_bs=(2,))
+    case = verifies(*KEPT_LESS_AND_LESS, capture_bs=(2,), dtype=dtype)
     assert found(workers, version, case, VERIFIES) == set()
 
 
@@ -98,6 +101,7 @@ def test_zeros_behind_the_convolution_mend_it(workers: Workers, case: Case, mend
     [
         ("stale_states", decodes(*FULL_THEN_PADDED), ("metadata", "state_indices")),
         ("rows_for_slots", decodes(*MOVED), ("metadata", "state_indices")),
+        ("rows_for_slots", decodes(*MOVED, dtype="float16"), ("computes", "selective_scan")),
         ("everything_stays", verifies(*KEPT_LESS_AND_LESS), ("computes", "temporal")),
     ],
 )

@@ -222,7 +222,6 @@ class DeltaNetTarget(RecurrentTarget, TritonTarget):
         self.about = f"{self.layer} beside Triton attention, {mode} graphs"
         self.capabilities = self.capabilities.replace(
             modes=(mode, "idle") if self.ranks else (mode,),
-            dtypes=("float32",),
             max_context_len=POSITIONS,
             **{**OF_ONE_RANK, **self.ranks},
             recurrent_state=True,

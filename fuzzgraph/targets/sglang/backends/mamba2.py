@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from fuzzgraph.case import EngineConfig
+from fuzzgraph.ports import GraphEngine
 from fuzzgraph.recurrent_layers.short_convolution import CONV_WIDTH
 from fuzzgraph.targets.offline.patching import replaced_names
 from fuzzgraph.targets.sglang.backends.gdn import DeltaNetSession, DeltaNetTarget
@@ -56,6 +57,11 @@ class Mamba2Session(DeltaNetSession):
     output = "recurrent"
     tracking_since = (0, 5, 13)
 
+    def __init__(self, config: EngineConfig, graphs: GraphEngine) -> None:
+        if config.dtype != "float32":
+            self.output = "selective_scan"  # the same as the model's dtype rounds it
+        super().__init__(config, graphs)
+
     def engine_runs(self, batch: Batch | None = None) -> contextlib.AbstractContextManager[None]:
         """Its kernels are launched on the device of their tensors, by a number that the CPU lacks
         (sglang mamba_ssm.py selective_state_update)."""
@@ -69,8 +75,6 @@ class Mamba2Session(DeltaNetSession):
 
 class Mamba2Target(DeltaNetTarget):
     """A model with Mamba2 on the sglang release that this process holds."""
-
-    not_on_device = "its layer is held to float32, which products of tiles round there"
 
     layer = "Mamba2"
     session = Mamba2Session

@@ -44,8 +44,8 @@ LIGHTNING_BACKEND = "sglang.srt.layers.attention.linear.lightning_backend"
 KDA_BACKEND = "sglang.srt.layers.attention.linear.kda_backend"
 _CONV_DTYPE = "SGLANG_MAMBA_CONV_DTYPE"
 """By which servers choose the dtype of a convolution's kept inputs; bfloat16 without it. Servers of
-models in other dtypes set it to theirs (sglang configs/lfm2_moe.py), for kernels of prompts compile
-for no mixture of two (reports/compiled.md). States are float32."""
+float16 models set it to theirs (sglang configs/lfm2_moe.py), and no kernel of prompts compiles for
+float32 beside half precision (reports/compiled.md). States are float32."""
 _POOLS = "sglang.srt.mem_cache.memory_pool"
 
 
