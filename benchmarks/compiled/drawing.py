@@ -1,8 +1,8 @@
 """Runs drawn cases of a target with heads and dtypes of a device, and notes what they launch.
 
 The history and all other dimensions of a case are the strategies'. Its head dims are those asked
-for, where the target opens such a config, and its dtype is one that the target draws on a device;
-Triton's interpreter has no bfloat16, for which float16 stands in.
+for, where the target opens such a config, and its dtype is one that the target draws on a device.
+Float16 stands in for bfloat16, of which the interpreter has no products, where both are drawn.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Drawn:
 
 
 def use_device_dtypes(target: Target) -> Drawn:
-    """Have a target express what it can on a device, but for its heads and for bfloat16.
+    """Have a target express what it can on a device, with any heads.
 
     Returns:
         What is drawn there.
@@ -76,7 +76,7 @@ def use_device_dtypes(target: Target) -> Drawn:
     here: Capabilities = engine.capabilities
     there: Capabilities = getattr(engine, "device_capabilities", here)
     refused = str(getattr(engine, "not_on_device", ""))
-    interpreted = tuple(name for name in there.dtypes if name != "bfloat16") or ("float16",)
+    interpreted = tuple(name for name in there.dtypes if name != "bfloat16") or there.dtypes
     if not refused:
         heads = {name: getattr(here, name) for name in ("head_dims", "max_head_dim")}
         engine.capabilities = there.replace(dtypes=interpreted, **heads)

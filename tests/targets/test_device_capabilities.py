@@ -39,6 +39,11 @@ def test_a_device_gets_the_dtypes_that_servers_run() -> None:
     assert "bfloat16" not in {config.dtype for config in drawn("sglang-triton", "cpu")}
 
 
+@pytest.mark.parametrize("name", ["sglang-trtllm-mla", "sglang-trtllm-mla-draft-extend"])
+def test_a_kernel_that_takes_no_float16_gets_none_on_a_device(name: str) -> None:
+    assert {config.dtype for config in drawn(name, "cuda")} == {"bfloat16"}
+
+
 def test_heads_that_no_kernel_is_built_for_are_refused_on_a_device() -> None:
     target = open_target("sglang-triton")
     narrow = EngineConfig(dtype="float16")

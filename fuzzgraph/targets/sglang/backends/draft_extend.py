@@ -11,6 +11,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu
@@ -78,6 +79,10 @@ class DraftExtendTarget(DraftTarget):
             # Drafts would live in the pages of the model that they are checked by.
             virtual_pages=False,
         )
+
+    @property
+    def device_capabilities(self) -> Capabilities:
+        return super().device_capabilities.replace(**dict(self.backend.on_device))
 
     def refused(self, config: EngineConfig) -> str | None:
         if config.attention == "mla" and config.v_head_dim >= config.head_dim:

@@ -45,6 +45,7 @@ TRTLLM_MLA = AttentionBackend(
     places=((_MODULE, "TRTLLMMLABackend"),),
     attentions=("mla",),
     page_sizes=(32, 64),  # what ServerArgs accepts for it
+    on_device=(("dtypes", ("bfloat16",)),),  # its kernel takes no float16
     fields=("cache_seqlens", "page_table"),
     stood_in_for=("attention kernels, by models", "a compilation ahead", "the number of cores"),
     held=_held,
