@@ -15,12 +15,12 @@ Found = Mapping[tuple[str, str], list[Any]]
 _TEXT = """\
 # Kernels compiled without a device
 
-Every Triton kernel that a target launched in {cases} drawn cases, and in the same cases at other
-head dims, compiled for five architectures with Triton {triton} on {machine}; no device is needed.
-A cell says how many of a target's kernels compiled, of how many: kernels count once for each set of
-argument types, constants and options. What was launched with float16 was also compiled with
-bfloat16. A kernel that compiles and asks for more shared memory than the device has counts as
-refused, because a launch would be.
+Every Triton kernel that a target launched in {cases} drawn cases, with the narrowest and the widest
+heads and the dtypes that it draws on a device, compiled for five architectures with Triton {triton}
+on {machine}; no device is needed. A cell says how many of a target's kernels compiled, of how many:
+kernels count once for each set of argument types, constants and options. What was launched with
+float16 was also compiled with bfloat16. A kernel that compiles and asks for more shared memory than
+the device has counts as refused, because a launch would be.
 
 Constants are those that the engine chose here, where it takes the machine for an NVIDIA GPU: on AMD
 it may choose others. Of autotuned kernels the first config was compiled, and of launches that
@@ -57,11 +57,12 @@ def _summary(found: Found) -> Iterator[str]:
 def _refusals(found: Found) -> Iterator[str]:
     """Kernel, shapes, floats and architectures of each reason."""
     yield "## What is refused\n"
-    reasons: dict[tuple[str, str, str], dict[str, set[str]]] = {}
+    reasons: dict[tuple[str, str, str, str], dict[str, set[str]]] = {}
     for (target, _), lines in found.items():
         for line in _kernels(lines):
             if line["kind"] != "compiled":
-                key = line["kernel"], line["architecture"], _reason(line)
+                drawn = "yes" if line["drawn"] else "no"
+                key = line["kernel"], line["architecture"], drawn, _reason(line)
                 seen = reasons.setdefault(key, {})
                 seen.setdefault("shapes", set()).add(line["shape"])
                 seen.setdefault("floats", set()).add(line["floats"] or "none")
@@ -69,15 +70,15 @@ def _refusals(found: Found) -> Iterator[str]:
     if not reasons:
         yield "Nothing."
         return
-    yield "| kernel | on | head dims | floats | what is said | targets |"
-    yield "|---|---|---|---|---|---|"
-    merged: dict[tuple[str, str, str, str, int], list[str]] = {}
-    for (kernel, architecture, why), seen in reasons.items():
+    yield "| kernel | on | head dims | floats | drawn there | what is said | targets |"
+    yield "|---|---|---|---|---|---|---|"
+    merged: dict[tuple[str, str, str, str, str, int], list[str]] = {}
+    for (kernel, architecture, drawn, why), seen in reasons.items():
         shapes = ", ".join(sorted(seen["shapes"], key=_widths))
-        key = kernel, shapes, ", ".join(sorted(seen["floats"])), why, len(seen["targets"])
+        key = kernel, shapes, ", ".join(sorted(seen["floats"])), drawn, why, len(seen["targets"])
         merged.setdefault(key, []).append(architecture)
-    for (kernel, shapes, floats, why, count), names in sorted(merged.items()):
-        yield f"| `{kernel}` | {', '.join(names)} | {shapes} | {floats} | {why} | {count} |"
+    for (kernel, *cells, count), names in sorted(merged.items()):
+        yield f"| `{kernel}` | {', '.join(names)} | {' | '.join(cells)} | {count} |"
 
 
 def _reason(line: Any) -> str:
@@ -110,16 +111,20 @@ def _cell(kernels: list[Any], architecture: str) -> str:
 
 
 def _silent(found: Found) -> Iterator[str]:
-    """Targets without kernels, those that failed, and cases that did not run."""
-    yield "## Not compiled\n"
+    """Targets without kernels, those that failed or are not driven on a device, and cases that did
+    not run."""
+    yield "## Not compiled, or compiled as on a CPU\n"
     none: list[str] = []
     for (target, release), lines in found.items():
         name = f"`{target}` {release}".strip()
         failed = [line["failed"] for line in lines if "failed" in line]
+        on_cpu = [line["not_on_device"] for line in lines if "not_on_device" in line]
         kept = {line["kept"] for line in lines if line.get("kept")}
         unread = {f"{k}: {v}" for line in lines for k, v in line.get("unread", {}).items()}
         for why in [*failed, *sorted(kept), *sorted(unread)]:
             yield f"* {name}: {why[:240]}"
+        for why in on_cpu:
+            yield f"* {name} is not driven on a device: {why}"
         if not (_kernels(lines) or failed or kept):
             none.append(name)
     if none:

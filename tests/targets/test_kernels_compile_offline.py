@@ -22,6 +22,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 ALL = ("sm_80", "sm_90", "sm_100", "gfx942", "gfx950")
 TOO_NARROW = "AssertionError: Input shapes should have M >= 1, N >= 1 and K >= 16"
 EVERY_FLOAT = {"bf16", "fp16", "fp32"}
+_CONVOLUTION = "_causal_conv1d_fwd_kernel"
 
 pytestmark = pytest.mark.slow
 
@@ -137,4 +138,36 @@ def test_wide_decodes_of_sglang_compile_for_nvidia_and_amd() -> None:
     lines = compiled("sglang-triton", "128x128", ("sm_90", "gfx942"), path=path)
     kernels = {line["kernel"] for line in lines}
     assert kernels >= {"_fwd_grouped_kernel_stage1", "_fwd_kernel_stage2"}
+    assert refused(lines) == []
+
+
+@pytest.mark.sglang
+@pytest.mark.parametrize("version", ["0.5.13", "0.5.23"])
+def test_prompts_of_gated_delta_nets_compile_where_inputs_are_kept_in_the_dtype_of_the_model(
+    version: str,
+) -> None:
+    path = release_path(version)
+    lines = compiled("sglang-gdn-prefill", "16x16", ("sm_90",), cases=1, path=path)
+    assert {line["floats"] for line in lines if line["kernel"] == _CONVOLUTION} == {"fp16", "bf16"}
+    assert refused(lines) == []
+
+
+@pytest.mark.sglang
+@pytest.mark.parametrize("version", ["0.5.13", "0.5.23"])
+def test_they_do_not_where_inputs_are_kept_in_float32(version: str) -> None:
+    path = release_path(version)
+    wide = "tests.targets.sglang.hybrid_prefill_mutants:inputs_in_float32"
+    wrong = refused(compiled(wide, "16x16", ("sm_90",), cases=1, path=path))
+    assert {line["kernel"] for line in wrong} == {_CONVOLUTION}
+    assert {line["floats"] for line in wrong} == {"fp16 fp32", "bf16 fp32"}
+
+
+@pytest.mark.sglang
+def test_decodes_of_mamba2_compile_in_the_dtypes_of_servers() -> None:
+    path = release_path("0.5.23")
+    lines = compiled("sglang-mamba", "16x16", ("sm_90", "gfx942"), cases=1, path=path)
+    assert {line["kernel"] for line in lines} >= {
+        "_causal_conv1d_update_kernel",
+        "_selective_scan_update_kernel",
+    }
     assert refused(lines) == []

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import patch
 
+import msgspec
 import torch
 
 from fuzzgraph.case import EngineConfig
@@ -13,6 +15,7 @@ from fuzzgraph.targets.sglang.runners.hybrid_prefill import (
     DeltaNetPrefillTarget,
     FlatGatesPrefillTarget,
 )
+from fuzzgraph.targets.sglang.stubs import model_runner
 
 Change = Callable[[Any], None]
 """What becomes of the recurrent backend of an opened session."""
@@ -44,6 +47,22 @@ def _around_kernel(recurrent: Any, name: str, wrap: Callable[..., Any]) -> None:
     kernels = recurrent.kernel_dispatcher
     kernel = getattr(kernels, name)
     setattr(kernels, name, lambda *args, **kwargs: wrap(kernel, *args, **kwargs))
+
+
+def inputs_in_float32() -> DeltaNetPrefillTarget:
+    """The convolution keeps its inputs in another dtype than the model computes in."""
+    target = DeltaNetPrefillTarget("sglang-gdn-prefill")
+    open_session, state_pool = target.open_session, model_runner.state_pool
+
+    def wide_pool(config: EngineConfig, *rest: Any) -> Any:
+        return state_pool(msgspec.structs.replace(config, dtype="float32"), *rest)
+
+    def open_wide(config: EngineConfig, graphs: Any) -> DeltaNetPrefillSession:
+        with patch.object(model_runner, "state_pool", wide_pool):
+            return open_session(config, graphs)
+
+    target.open_session = open_wide  # type: ignore[method-assign]
+    return target
 
 
 def states_not_written() -> DeltaNetPrefillTarget:
