@@ -177,7 +177,8 @@ class Execution:
         count = 0
         nondeterministic = False
         for count, batch in enumerate(batches, start=1):
-            step = runner.run(batch, last=count == len(batches))
+            following = batches[count] if count < len(batches) else None
+            step = runner.run(batch, following)
             nondeterministic |= step.nondeterministic
             findings = self._judge(step)
             # An engine that raised may be in any state. The next case gets a fresh session.
@@ -192,7 +193,8 @@ class Execution:
             count,
             nondeterministic=nondeterministic,
             fallbacks=take_fallbacks(opened.memory),
-            unchecked=take_unchecked(opened.memory),
+            unchecked=take_unchecked(opened.memory) | runner.unrepeatable,
+            late_copies=runner.late_copies,
         )
 
     def _judge(self, step: StepRecord) -> tuple[Finding, ...]:

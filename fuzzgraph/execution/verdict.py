@@ -31,5 +31,8 @@ class Verdict:
     """Triton kernel and reason -> launches that Triton's own interpreter ran, not the lanes."""
     unchecked: Mapping[str, int] = field(default_factory=dict)
     """Why accesses and races of Triton kernels were not checked -> launches."""
+    late_copies: Mapping[str, int] = field(default_factory=dict)
+    """Line of the engine -> copies from pinned memory that it gave and that ran late; empty unless
+    `--overlap` was asked for."""
     branches: frozenset[str] = frozenset()
     """Branches of the engine that the case took; empty unless they are traced."""

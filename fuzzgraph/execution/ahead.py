@@ -1,0 +1,107 @@
+"""Runs a step with the host a step ahead of the device, as servers that overlap steps do.
+
+Nothing waits between `prepare_replay`, `replay` and what the engine does for the next step, and copies
+from pinned memory run as late as they may (`graphs.late_copies`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+
+from fuzzgraph.execution.attribution import same
+from fuzzgraph.execution.observed import in_terms_of
+from fuzzgraph.execution.session import OpenSession, Snapshot
+from fuzzgraph.graphs.late_copies import late_copies
+from fuzzgraph.graphs.late_stream import LateStream
+from fuzzgraph.observation import Observation, RunKind, StepRecord
+from fuzzgraph.world import Batch
+
+_UNREPEATABLE = "a step with late copies did not repeat itself, so they were not judged"
+
+
+class Ahead:
+    """The runs `ahead` of the steps of one case, on one open session.
+
+    Args:
+        execute: runs a step once, from whatever the session holds.
+    """
+
+    def __init__(
+        self, opened: OpenSession, execute: Callable[[Batch, RunKind], Observation]
+    ) -> None:
+        self._opened = opened
+        self._execute = execute
+        self.late_copies: Counter[str] = Counter()
+        """Line of the engine -> late copies that it gave."""
+        self.unrepeatable: Counter[str] = Counter()
+        """Why steps were not judged -> steps."""
+
+    def run(self, step: StepRecord, following: Batch | None, before: Snapshot) -> None:
+        """Run a step once more; keep what was seen if a late copy read something else.
+
+        Args:
+            step: the record to complete.
+            following: the next batch, for which the host prepares meanwhile; None if there is none.
+            before: the session before the step.
+        """
+        opened, batch = self._opened, step.batch
+        opened.restore(before)
+        stream = LateStream(opened.memory, before.image)
+        seen = self._seen(stream, batch, following)
+        self.late_copies.update(copy.line for copy in stream.copies)
+        rewritten = stream.rewritten
+        if not rewritten:
+            return
+        # What was taken down of the step has to give what the step gave, copies apart.
+        stream.repeat(late=False)
+        repeats = same(self._in_terms(batch, seen), step.runs["replay"])
+        stream.repeat(late=True)
+        late = self._in_terms(batch, seen)
+        opened.restore(before)
+        if not repeats or not same(self._execute(batch, "again"), step.runs["replay"]):
+            self.unrepeatable[_UNREPEATABLE] += 1
+            return
+        step.runs["ahead"] = late
+        step.rewritten = tuple(dict.fromkeys(copy.line for copy in rewritten))
+
+    def _seen(self, stream: LateStream, batch: Batch, following: Batch | None) -> Observation:
+        """What the device is given for a step; its tensors follow what the stream repeats."""
+        opened, session = self._opened, self._opened.session
+        stage = "prepare"
+        try:
+            with opened.memory.over_lanes(), late_copies(opened.memory, stream):
+                session.prepare_replay(batch)
+                stage = "replay"
+                session.replay(batch)
+                stage = "check"
+                stream.waits = False  # what the harness looks at is copied on the stream
+                seen = session.observe(batch)
+                stream.waits = True
+                if following is not None:
+                    self._prepare(following)
+        except BaseException as error:
+            opened.border.judge(error, stage, "ahead")
+            raise
+        return seen
+
+    def _prepare(self, following: Batch) -> None:
+        """What the engine's host does for the next step."""
+        # The next step's own state is not written yet, so the engine may well refuse it. Whether it
+        # takes the step is judged when the step is run.
+        with suppress(Exception):
+            if following.via == "eager":
+                self._opened.session.eager(following)
+            else:
+                self._opened.session.prepare_replay(following)
+
+    def _in_terms(self, batch: Batch, seen: Observation) -> Observation:
+        """A copy of what was seen, in terms of the batch."""
+        copied = replace(
+            seen,
+            outputs={name: tensor.clone() for name, tensor in seen.outputs.items()},
+            metadata={name: tensor.clone() for name, tensor in seen.metadata.items()},
+        )
+        return in_terms_of(batch, copied, self._opened.session.fields, self._opened.config)
