@@ -31,8 +31,8 @@ class Overlap:
             return
         for kind in ("metadata", "outputs"):
             late, in_time = getattr(ahead, kind), getattr(replay, kind)
-            for name in in_time.keys() & late.keys():
-                worst = _compare(step, name, late[name], in_time[name], replay)
+            for name, value in in_time.items():
+                worst = _compare(step, name, late[name], value, replay)
                 if worst is not None:
                     yield self._finding(step, name, worst, kind)
 

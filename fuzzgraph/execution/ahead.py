@@ -12,11 +12,12 @@ from contextlib import suppress
 from dataclasses import replace
 
 from fuzzgraph.execution.attribution import same
+from fuzzgraph.execution.failures import SessionFailed, printable_error
 from fuzzgraph.execution.observed import in_terms_of
 from fuzzgraph.execution.session import OpenSession, Snapshot
 from fuzzgraph.graphs.late_copies import late_copies
 from fuzzgraph.graphs.late_stream import LateStream
-from fuzzgraph.observation import Observation, RunKind, StepRecord
+from fuzzgraph.observation import Observation, RunFailure, RunKind, StepRecord
 from fuzzgraph.world import Batch
 
 _UNREPEATABLE = "a step with late copies did not repeat itself, so they were not judged"
@@ -52,20 +53,40 @@ class Ahead:
         stream = LateStream(opened.memory, before.image)
         seen = self._seen(stream, batch, following)
         self.late_copies.update(copy.line for copy in stream.copies)
-        rewritten = stream.rewritten
-        if not rewritten:
+        stream.wait()
+        lines = dict.fromkeys(copy.line for copy in stream.copies if copy.rewritten)
+        if not lines:
             return
-        # What was taken down of the step has to give what the step gave, copies apart.
-        stream.repeat(late=False)
-        repeats = same(self._in_terms(batch, seen), step.runs["replay"])
-        stream.repeat(late=True)
-        late = self._in_terms(batch, seen)
-        opened.restore(before)
-        if not repeats or not same(self._execute(batch, "again"), step.runs["replay"]):
+        step.rewritten = tuple(lines)
+        if self._repeats(step, stream, seen, before):
+            step.runs["ahead"] = self._late(step, stream, seen)
+        else:
             self.unrepeatable[_UNREPEATABLE] += 1
-            return
-        step.runs["ahead"] = late
-        step.rewritten = tuple(dict.fromkeys(copy.line for copy in rewritten))
+
+    def _repeats(
+        self, step: StepRecord, stream: LateStream, seen: Observation, before: Snapshot
+    ) -> bool:
+        """Whether the engine agrees with itself, and what was taken down of the step with it."""
+        replay = step.runs["replay"]
+        self._opened.restore(before)
+        if not same(self._execute(step.batch, "again"), replay):
+            return False
+        stream.repeat(late=False)
+        return same(self._in_terms(step.batch, seen), replay)
+
+    def _late(self, step: StepRecord, stream: LateStream, seen: Observation) -> Observation:
+        """What the step gives with copies as late as they may be.
+
+        Raises:
+            SessionFailed: its kernels fail on that.
+        """
+        try:
+            stream.repeat(late=True)
+        except Exception as error:  # of whatever kind: torch and models of kernels raise it
+            text, where = printable_error(error), ", ".join(step.rewritten)
+            failure = RunFailure("ahead", "replay", "exception", text, where)
+            raise SessionFailed(failure) from error
+        return self._in_terms(step.batch, seen)
 
     def _seen(self, stream: LateStream, batch: Batch, following: Batch | None) -> Observation:
         """What the device is given for a step; its tensors follow what the stream repeats."""

@@ -137,11 +137,6 @@ class LateStream:
 
     # what comes of it
 
-    @property
-    def rewritten(self) -> list[LateCopy]:
-        """Copies that read something else if they run as late as they may."""
-        return [copy for copy in self.copies if copy.rewritten]
-
     def repeat(self, *, late: bool) -> None:
         """Do all work again, from the memory of the beginning.
 
