@@ -61,6 +61,8 @@ class FakeVerdict:
     nondeterministic: bool = False
     fallbacks: dict[str, int] = field(default_factory=dict)
     unchecked: dict[str, int] = field(default_factory=dict)
+    late_copies: dict[str, int] = field(default_factory=dict)
+    unrepeatable: int = 0
     branches: frozenset[str] = frozenset()
 
 

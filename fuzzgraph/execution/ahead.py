@@ -20,8 +20,6 @@ from fuzzgraph.graphs.late_stream import LateStream
 from fuzzgraph.observation import Observation, RunFailure, RunKind, StepRecord
 from fuzzgraph.world import Batch
 
-_UNREPEATABLE = "a step with late copies did not repeat itself, so they were not judged"
-
 
 class Ahead:
     """The runs `ahead` of the steps of one case, on one open session.
@@ -37,8 +35,8 @@ class Ahead:
         self._execute = execute
         self.late_copies: Counter[str] = Counter()
         """Line of the engine -> late copies that it gave."""
-        self.unrepeatable: Counter[str] = Counter()
-        """Why steps were not judged -> steps."""
+        self.unrepeatable = 0
+        """Steps that were not judged, because they did not repeat themselves."""
 
     def run(self, step: StepRecord, following: Batch | None, before: Snapshot) -> None:
         """Run a step once more; keep what was seen if a late copy read something else.
@@ -61,7 +59,7 @@ class Ahead:
         if self._repeats(step, stream, seen, before):
             step.runs["ahead"] = self._late(step, stream, seen)
         else:
-            self.unrepeatable[_UNREPEATABLE] += 1
+            self.unrepeatable += 1
 
     def _repeats(
         self, step: StepRecord, stream: LateStream, seen: Observation, before: Snapshot

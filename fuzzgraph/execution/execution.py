@@ -193,8 +193,9 @@ class Execution:
             count,
             nondeterministic=nondeterministic,
             fallbacks=take_fallbacks(opened.memory),
-            unchecked=take_unchecked(opened.memory) | runner.unrepeatable,
+            unchecked=take_unchecked(opened.memory),
             late_copies=runner.late_copies,
+            unrepeatable=runner.unrepeatable,
         )
 
     def _judge(self, step: StepRecord) -> tuple[Finding, ...]:

@@ -114,9 +114,9 @@ class StepRunner:
         return {} if self._ahead is None else self._ahead.late_copies
 
     @property
-    def unrepeatable(self) -> Mapping[str, int]:
-        """Why late copies of steps were not judged -> steps."""
-        return {} if self._ahead is None else self._ahead.unrepeatable
+    def unrepeatable(self) -> int:
+        """See `Verdict`."""
+        return 0 if self._ahead is None else self._ahead.unrepeatable
 
     def run_bare(self, batch: Batch) -> Observation:
         """Write, prepare, replay, observe, compute one reference: the least that a check costs."""

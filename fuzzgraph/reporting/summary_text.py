@@ -6,7 +6,14 @@ from collections.abc import Sequence
 
 from fuzzgraph.reporting.causes import Cause, causes
 from fuzzgraph.reporting.plain_text import finding_brief, finding_text
-from fuzzgraph.reporting.skipped import killed_text, skipped_most, unchecked, undone_of_run
+from fuzzgraph.reporting.skipped import (
+    killed_text,
+    not_overlapped,
+    overlapped,
+    skipped_most,
+    unchecked,
+    undone_of_run,
+)
 from fuzzgraph.run.environment import environment_lines
 from fuzzgraph.run.events import Reason, ReportedFinding, RunSummary, Setup
 from fuzzgraph.text.escaping import one_line
@@ -128,6 +135,9 @@ def _figures(summary: RunSummary) -> list[str]:
     lines.append(f"  environment: {'; '.join(environment_lines(summary.environment))}")
     lines += [f"  {line}" for line in skipped_most(summary)]
     lines += [f"  {line}" for line in unchecked(summary.unchecked)]
+    late = summary.late_copies, summary.unrepeatable
+    lines += [f"  not checked: {line}" for line in not_overlapped(summary.setup, *late)]
+    lines += [f"  with the host a step ahead, {line}" for line in overlapped(summary.late_copies)]
     lines += [
         f"  kernels run by Triton's own interpreter, {counted(count, 'time')}: {name}"
         for name, count in summary.fallbacks.items()

@@ -138,6 +138,8 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
     steps: int = 0
     skipped: int = 0
     nondeterministic: int = 0
+    unrepeatable: int = 0
+    """Steps whose late copies were not judged, because a step did not repeat itself."""
     deaths: int = 0
     """Times the engine's process died or hung; 0 where it has none of its own."""
     killed: int = 0
@@ -154,6 +156,8 @@ class NamedCounts(Counts, frozen=True, kw_only=True):
     """Triton kernel and reason -> launches that Triton's own interpreter ran, not the lanes."""
     unchecked: dict[str, int] = {}
     """Why accesses and races of Triton kernels were not checked -> their launches."""
+    late_copies: dict[str, int] = {}
+    """Line of the engine -> copies from pinned memory that it gave and that ran late."""
     repeats: dict[FindingId, int] = {}
     """Finding id -> how many further cases showed it."""
     quarantined: dict[str, int] = {}

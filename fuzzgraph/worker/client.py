@@ -206,6 +206,8 @@ class WorkerClient:
             nondeterministic=answer.nondeterministic,
             fallbacks=answer.fallbacks,
             unchecked=answer.unchecked,
+            late_copies=answer.late_copies,
+            unrepeatable=answer.unrepeatable,
             branches=answer.branches,
         )
 

@@ -120,6 +120,8 @@ class RequestHandler:
             nondeterministic=verdict.nondeterministic,
             fallbacks=dict(verdict.fallbacks),
             unchecked=dict(verdict.unchecked),
+            late_copies=dict(verdict.late_copies),
+            unrepeatable=verdict.unrepeatable,
             branches=verdict.branches,
             reached=self._watched.fresh(),
         )
