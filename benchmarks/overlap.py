@@ -1,0 +1,89 @@
+"""Which targets copy from pinned memory without waiting, and what shows with the host a step ahead.
+
+python -m benchmarks.overlap --engine sglang --release 0.5.23 --examples 20 --seed 5
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from contextlib import closing
+from dataclasses import dataclass, field
+
+from fuzzgraph.case import Case
+from fuzzgraph.errors import FuzzGraphError
+from fuzzgraph.open_target import open_setup
+from fuzzgraph.run.spec import Graphs, Setup
+from fuzzgraph.strategies import DEFAULT, cases, draw
+from fuzzgraph.targets import target_names
+
+
+@dataclass
+class Seen:
+    """What one target's cases showed."""
+
+    cases: int = 0
+    steps: int = 0
+    unrepeatable: int = 0
+    late: Counter[str] = field(default_factory=Counter)
+    findings: Counter[str] = field(default_factory=Counter)
+    """Oracle -> cases; of oracle overlap also what it says."""
+    skipped: Counter[str] = field(default_factory=Counter)
+
+
+def main() -> int:
+    """Print a line for each target, and the lines that give late copies below it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("targets", nargs="*", help="by default all of the engine")
+    parser.add_argument("--engine", default="sglang")
+    parser.add_argument("--release", default="")
+    parser.add_argument("--graphs", default="emulated")
+    parser.add_argument("--examples", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=5)
+    asked = parser.parse_args()
+    names = asked.targets or [each for each in target_names() if each.startswith(f"{asked.engine}-")]
+    for name in names:
+        try:
+            seen = _seen(name, asked.release, asked.graphs, asked.seed, asked.examples)
+        except FuzzGraphError as error:
+            print(f"{name}: did not run: {str(error).splitlines()[0]}", flush=True)
+            continue
+        print(_told(name, seen), flush=True)
+    return 0
+
+
+def _seen(name: str, release: str, graphs: Graphs, seed: int, examples: int) -> Seen:
+    seen = Seen()
+    setup = Setup(target=name, release=release, graphs=graphs, overlap=True)
+    opened = open_setup(setup)
+    with closing(opened):
+
+        def run(case: Case) -> None:
+            verdict = opened.runner.run_case(case)
+            seen.cases += 1
+            seen.steps += verdict.steps
+            seen.unrepeatable += verdict.unrepeatable
+            seen.late.update(verdict.late_copies)
+            seen.findings.update({finding.oracle for finding in verdict.findings})
+            late = [finding for finding in verdict.findings if finding.oracle == "overlap"]
+            seen.findings.update(finding.message for finding in late[:1])
+            if verdict.skipped:
+                seen.skipped[verdict.skipped] += 1
+
+        draw(cases(opened.target.capabilities, DEFAULT), seed, examples, run)
+    return seen
+
+
+def _told(name: str, seen: Seen) -> str:
+    lines = [
+        f"{name}: {seen.cases} cases, {sum(seen.skipped.values())} skipped, {seen.steps} steps,"
+        f" {seen.late.total()} late copies, {seen.unrepeatable} steps not repeatable"
+    ]
+    lines += [f"  {count} late at {line}" for line, count in seen.late.most_common()]
+    lines += [f"  {count} cases: {what}" for what, count in seen.findings.most_common()]
+    lines += [f"  {count} skipped: {why[:110]}" for why, count in seen.skipped.most_common(2)]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
