@@ -41,7 +41,8 @@ def main() -> int:
     parser.add_argument("--examples", type=int, default=20)
     parser.add_argument("--seed", type=int, default=5)
     asked = parser.parse_args()
-    names = asked.targets or [each for each in target_names() if each.startswith(f"{asked.engine}-")]
+    of_engine = [each for each in target_names() if each.startswith(f"{asked.engine}-")]
+    names = asked.targets or of_engine
     for name in names:
         try:
             seen = _seen(name, asked.release, asked.graphs, asked.seed, asked.examples)

@@ -95,6 +95,11 @@ class GraphEngine(Protocol):
         """
         ...
 
+    def held(self) -> AbstractContextManager[None]:
+        """Inside, a device begins late with what it is given, and replays do not wait for it. On a
+        CPU each call does its work."""
+        ...
+
     def close(self) -> None:
         """Release what the captured graphs hold; none of them may be replayed again."""
         ...
@@ -379,6 +384,13 @@ def rows_read_whole(session: Session) -> tuple[torch.Tensor, ...]:
     """Rows of which a graph was handed the part that its capture needed, and whose rest is theirs
     as well: a kernel may read them to their end. A session names them in `rows_read_whole`."""
     found: tuple[torch.Tensor, ...] = getattr(unwrapped(session), "rows_read_whole", ())
+    return found
+
+
+def overlaps(session: Session) -> bool:
+    """Whether the engine prepares a step while the one before it is on the device, as it is
+    configured here. A session without `overlaps` does."""
+    found: bool = getattr(unwrapped(session), "overlaps", True)
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 
@@ -38,17 +39,18 @@ class Overlap:
 
     def _finding(self, step: StepRecord, name: str, worst: Difference, kind: str) -> Finding:
         lines = ", ".join(step.rewritten)
+        detail: dict[str, Any] = {"rows": "live"} if kind == "outputs" else {}
         return claim(
             step,
             self.name,
             self.clause,
             buffer=name,
             symptom="mismatch",
-            message=f"{name}{worst} where the copy runs late: pinned memory was rewritten before the"
+            message=f"{name}{worst} where copies run late: pinned memory was rewritten before the"
             f" copy out of it need have run, given at {lines}",
             index=list(worst.index),
             copied_at=lines,
-            **({"rows": "live"} if kind == "outputs" else {}),
+            **detail,
         )
 
 

@@ -1,23 +1,25 @@
 """Runs a step with the host a step ahead of the device, as servers that overlap steps do.
 
-Nothing waits between `prepare_replay`, `replay` and what the engine does for the next step, and copies
-from pinned memory run as late as they may (`graphs.late_copies`).
+Nothing waits between `prepare_replay`, `replay` and what the engine does for the next step, and
+copies from pinned memory run as late as they may: on a CPU by `graphs.late_copies`, on a device by
+work that keeps it busy meanwhile.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import replace
 
 from fuzzgraph.execution.attribution import same
 from fuzzgraph.execution.failures import SessionFailed, printable_error
 from fuzzgraph.execution.observed import in_terms_of
 from fuzzgraph.execution.session import OpenSession, Snapshot
-from fuzzgraph.graphs.late_copies import late_copies
+from fuzzgraph.graphs.late_copies import PinnedCopies, late_copies
 from fuzzgraph.graphs.late_stream import LateStream
 from fuzzgraph.observation import Observation, RunFailure, RunKind, StepRecord
+from fuzzgraph.ports import overlaps
 from fuzzgraph.world import Batch
 
 
@@ -46,59 +48,68 @@ class Ahead:
             following: the next batch, for which the host prepares meanwhile; None if there is none.
             before: the session before the step.
         """
-        opened, batch = self._opened, step.batch
+        opened = self._opened
         opened.restore(before)
-        stream = LateStream(opened.memory, before.image)
-        seen = self._seen(stream, batch, following)
-        self.late_copies.update(copy.line for copy in stream.copies)
+        following = following if overlaps(opened.session) else None
+        run = self._run_late if opened.memory.device.type == "cpu" else self._run_held
+        run(step, following, before)
+
+    def _run_late(self, step: StepRecord, following: Batch | None, before: Snapshot) -> None:
+        """On a CPU: on a stream that can do the step again."""
+        stream = LateStream(self._opened.memory, before.image)
+        late = late_copies(self._opened.memory, stream)
+        seen = self._seen(step.batch, following, late, stream.unwaited())
         stream.wait()
+        self.late_copies.update(copy.line for copy in stream.copies)
         lines = dict.fromkeys(copy.line for copy in stream.copies if copy.rewritten)
         if not lines:
             return
         step.rewritten = tuple(lines)
-        if self._repeats(step, stream, seen, before):
+        if not self._agrees_with_itself(step, before):
+            return
+        # What was taken down of the step has to give what the step gave, copies apart.
+        stream.repeat(late=False)
+        if same(self._in_terms(step.batch, seen), step.runs["replay"]):
             step.runs["ahead"] = self._late(step, stream, seen)
         else:
             self.unrepeatable += 1
 
-    def _repeats(
-        self, step: StepRecord, stream: LateStream, seen: Observation, before: Snapshot
-    ) -> bool:
-        """Whether the engine agrees with itself, and what was taken down of the step with it."""
-        replay = step.runs["replay"]
-        self._opened.restore(before)
-        if not same(self._execute(step.batch, "again"), replay):
-            return False
-        stream.repeat(late=False)
-        return same(self._in_terms(step.batch, seen), replay)
+    def _run_held(self, step: StepRecord, following: Batch | None, before: Snapshot) -> None:
+        """On a device: while it is held."""
+        given = PinnedCopies()
+        held = ExitStack()
+        held.enter_context(self._opened.graphs.held())
+        held.enter_context(given)
+        seen = self._in_terms(step.batch, self._seen(step.batch, following, held, nullcontext()))
+        self.late_copies.update(given.lines)
+        if same(seen, step.runs["replay"]) or not self._agrees_with_itself(step, before):
+            return
+        step.rewritten = tuple(dict.fromkeys(given.lines))
+        step.runs["ahead"] = seen
 
-    def _late(self, step: StepRecord, stream: LateStream, seen: Observation) -> Observation:
-        """What the step gives with copies as late as they may be.
+    def _seen(
+        self,
+        batch: Batch,
+        following: Batch | None,
+        around: AbstractContextManager[object],
+        observing: AbstractContextManager[object],
+    ) -> Observation:
+        """What the device is given for a step, while the host goes on to the next one.
 
-        Raises:
-            SessionFailed: its kernels fail on that.
+        Args:
+            around: entered for all of it.
+            observing: entered while the harness looks, which an engine would not do here.
         """
-        try:
-            stream.repeat(late=True)
-        except Exception as error:  # of whatever kind: torch and models of kernels raise it
-            text, where = printable_error(error), ", ".join(step.rewritten)
-            failure = RunFailure("ahead", "replay", "exception", text, where)
-            raise SessionFailed(failure) from error
-        return self._in_terms(step.batch, seen)
-
-    def _seen(self, stream: LateStream, batch: Batch, following: Batch | None) -> Observation:
-        """What the device is given for a step; its tensors follow what the stream repeats."""
         opened, session = self._opened, self._opened.session
         stage = "prepare"
         try:
-            with opened.memory.over_lanes(), late_copies(opened.memory, stream):
+            with opened.memory.over_lanes(), around:
                 session.prepare_replay(batch)
                 stage = "replay"
                 session.replay(batch)
                 stage = "check"
-                stream.waits = False  # what the harness looks at is copied on the stream
-                seen = session.observe(batch)
-                stream.waits = True
+                with observing:
+                    seen = session.observe(batch)
                 if following is not None:
                     self._prepare(following)
         except BaseException as error:
@@ -115,6 +126,27 @@ class Ahead:
                 self._opened.session.eager(following)
             else:
                 self._opened.session.prepare_replay(following)
+
+    def _agrees_with_itself(self, step: StepRecord, before: Snapshot) -> bool:
+        """Whether the step, run once more without a lead, gives the same; else it is counted."""
+        self._opened.restore(before)
+        agrees = same(self._execute(step.batch, "again"), step.runs["replay"])
+        self.unrepeatable += not agrees
+        return agrees
+
+    def _late(self, step: StepRecord, stream: LateStream, seen: Observation) -> Observation:
+        """What the step gives with copies as late as they may be.
+
+        Raises:
+            SessionFailed: its kernels fail on that.
+        """
+        try:
+            stream.repeat(late=True)
+        except Exception as error:  # of whatever kind: torch and models of kernels raise it
+            text, where = printable_error(error), ", ".join(step.rewritten)
+            failure = RunFailure("ahead", "replay", "exception", text, where)
+            raise SessionFailed(failure) from error
+        return self._in_terms(step.batch, seen)
 
     def _in_terms(self, batch: Batch, seen: Observation) -> Observation:
         """A copy of what was seen, in terms of the batch."""

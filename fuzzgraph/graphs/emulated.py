@@ -17,7 +17,7 @@ capture undoes what it did to guarded memory only.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 
@@ -84,6 +84,10 @@ class EmulatedDevice:
             yield
         finally:
             self._stream = before
+
+    def held(self) -> AbstractContextManager[None]:
+        """See `Driver`; work is done when it is given, see `late_stream`."""
+        return nullcontext()
 
     def synchronize(self) -> None:
         """See `Driver`."""

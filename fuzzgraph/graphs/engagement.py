@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Generic, NoReturn, TypeVar
 
 import torch
@@ -139,6 +140,10 @@ class WatchedEngine:
     def side_of(self, tensor: torch.Tensor) -> str:
         """'host' or 'device', as the engine asked for the memory; '' where that is unknown."""
         return self.memory.side_of(tensor)
+
+    def held(self) -> AbstractContextManager[None]:
+        """See `GraphEngine`."""
+        return nullcontext()
 
     def close(self) -> None:
         """Release what the graphs hold; on a device their memory too."""

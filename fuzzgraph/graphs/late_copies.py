@@ -9,8 +9,8 @@ device, in an operation whose result has a shape that depends on data, in an ope
 both memories, and in `synchronize`; and in `synchronize` of an event for those given before it was
 recorded. What is not known to go on without waiting waits.
 
-Not modelled: several streams and their order; what the host reads of a copy from the device that has
-not arrived; writes of the device to memory of the host.
+Not modelled: several streams and their order; what the host reads of a copy from the device that
+has not arrived; copies from pinned memory that a graph holds, which read it when it is replayed.
 """
 
 from __future__ import annotations
@@ -192,15 +192,37 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return out
 
 
+class PinnedCopies(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes the lines that give copies from pinned memory to a real device."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.lines: list[str] = []
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: torch would wrap the mode, which imports its compiler."""
+        return False
+
+    @relay
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        facts = facts_of(func)
+        if facts.name in _COPIES and _without_waiting(facts, args, kwargs):
+            pinned = [each for each in tensors_in(args) if each.is_cpu and each.is_pinned()]
+            self.lines += [innermost_source() or "unknown line"] * len(pinned)
+        return func(*args, **kwargs)
+
+
 def _without_waiting(facts: Facts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     at = _COPIES[facts.name]
     given = args[at] if at is not None and len(args) > at else kwargs.get("non_blocking")
     return bool(given)
 
 
-def _written(
-    facts: Facts, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Iterator[torch.Tensor]:
+def _written(facts: Facts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
     for which in facts.writes:
         if isinstance(which, int):
             yield from tensors_in(args[which : which + 1])

@@ -11,7 +11,8 @@ There is one stream. Work of several streams is taken to run in the order in whi
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -76,8 +77,7 @@ class LateStream:
         self._late = False
         self.copies: list[LateCopy] = []
         """In the order in which they were given."""
-        self.waits = True
-        """Whether reads by the host wait for the device; not those of the harness."""
+        self._waits = True
         # Content of memory outside the arena before it was written; and what was made since, by
         # storage. The tensors are kept, so that no other storage gets the same key.
         self._outside: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
@@ -128,12 +128,21 @@ class LateStream:
 
     def wait(self, copies: int | None = None) -> None:
         """See `Stream`."""
-        if not self.waits:
+        if not self._waits:
             return
         with past_modes(), torch._C.DisableTorchFunction():
             for copy in self.copies:
                 if copies is None or copy.number <= copies:
                     copy.arrive()
+
+    @contextmanager
+    def unwaited(self) -> Iterator[None]:
+        """Inside, nothing waits: for reads of the harness, which no engine makes."""
+        self._waits = False
+        try:
+            yield
+        finally:
+            self._waits = True
 
     # what comes of it
 

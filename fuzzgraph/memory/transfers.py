@@ -4,8 +4,8 @@ On a device `x.cpu()` and `x.to(device)` return a new tensor unless `x` lies the
 torch returns `x` itself: a host mirror made that way follows every later write, so that a stale
 mirror looks fresh. While an engine runs on the recorder, these methods copy as they do on a device.
 
-Which side a tensor is on: `side_requests` and `sides`. Copies arrive at once, unless a late stream is
-open (`graphs.late_copies`).
+Which side a tensor is on: `side_requests` and `sides`. Copies arrive at once, unless a late stream
+is open (`graphs.late_copies`).
 """
 
 from __future__ import annotations

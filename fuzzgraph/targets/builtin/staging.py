@@ -1,8 +1,8 @@
 """A registry whose batch values pass through pinned memory, copied to the device without waiting.
 
-The host goes on while copies run, as servers do that prepare a step while the one before it is on the
-device. Pinned memory that is written again before its copy has run would give the step the next one's
-values, so there are buffers for as many steps as may be on their way.
+The host goes on while copies run, as servers do that prepare a step while the one before it is on
+the device. Pinned memory that is written again before its copy has run would give the step the next
+one's values, so there are buffers for as many steps as may be on their way.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from fuzzgraph.targets.builtin.components import Components
 from fuzzgraph.targets.builtin.registry import BufferRegistry, Pair
 from fuzzgraph.targets.builtin.slots import decode_registry, prefill_registry
 
+
 class StagedRegistry(BufferRegistry):
-    """Batch values go to one of several sets of pinned buffers in turn, and from there to the device.
+    """Batch values go to one of several sets of pinned buffers in turn, and on to the device.
 
     A device is at most one step behind the host: two sets are enough.
     """
@@ -33,8 +34,9 @@ class StagedRegistry(BufferRegistry):
 
     def new_set(self) -> dict[int, torch.Tensor]:
         """Address of each buffer that a batch fills -> pinned memory for its values."""
-        filled = [self.buffers[name] for name, slot in self.slots.items() if slot.source is not None]
-        return {buffer.data_ptr(): pinned_like(buffer) for buffer in filled}
+        filled = [slot.name for slot in self.slots.values() if slot.source is not None]
+        buffers = [self.buffers[name] for name in filled]
+        return {buffer.data_ptr(): pinned_like(buffer) for buffer in buffers}
 
     def copy(self, pairs: list[Pair]) -> None:
         """Copy all pairs, one after the other, by way of pinned memory."""

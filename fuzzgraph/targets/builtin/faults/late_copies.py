@@ -31,8 +31,8 @@ FAULTS = (
     ),
     Fault(
         name="mini-sglang-pr-103-one-pinned-buffer-for-all",
-        source="mini-sglang PR 103: two plans of one step pass through one pinned buffer, and nothing"
-        " waits for the copy of the first",
+        source="mini-sglang PR 103, vLLM issue 40756: two plans pass through one pinned buffer, and"
+        " nothing waits for the copy of the first",
         kind="late copies",
         clause="reads",
         trigger="any replay",

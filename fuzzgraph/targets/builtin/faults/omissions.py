@@ -7,16 +7,13 @@ from functools import partial
 
 import torch
 
-from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.targets.builtin.attention import AttentionBatch
 from fuzzgraph.targets.builtin.faults.fault import Fault, engine, metadata
-from fuzzgraph.targets.builtin.input_pool import InputPool
 from fuzzgraph.targets.builtin.metadata.builder import BuiltView, MetadataBuilder
 from fuzzgraph.targets.builtin.metadata.page_table import PageTable, PageView
 from fuzzgraph.targets.builtin.model import BuiltinModel
 from fuzzgraph.targets.builtin.registry import BufferRegistry, FillContext, GraphSlot
-from fuzzgraph.targets.builtin.shape import Extent
-from fuzzgraph.targets.builtin.slots import Slots, decode_registry
+from fuzzgraph.targets.builtin.slots import decode_registry
 from fuzzgraph.world import RESERVED_SLOT
 
 
