@@ -51,6 +51,8 @@ class BuiltinTarget:
         name: what findings call it.
         kernels: what cases are drawn for; either kind is served when a case asks for it. Triton's
             interpreter takes some hundred milliseconds for what torch does in one.
+        inputs: memory of the host from which the healthy engine copies its inputs; where it is
+            pinned, nothing waits for these copies.
     """
 
     about: str
