@@ -186,7 +186,8 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _noted(self, out: Any, facts: Facts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The result, whose side is known from now on."""
-        for each in fresh_of(out, args, kwargs):
+        # What was lifted is no operation's result before.
+        for each in [out] if facts.is_lift else fresh_of(out, args, kwargs):
             if each.untyped_storage()._cdata != self._arena:
                 self._sides.put(each, self._sides.of_fresh("engine", facts, args, kwargs))
         return out
