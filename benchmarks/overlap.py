@@ -1,5 +1,8 @@
 """Which targets copy from pinned memory without waiting, and what shows with the host a step ahead.
 
+Each case runs with --overlap and without; what differs besides the findings of oracle overlap is a
+fault of ours.
+
 python -m benchmarks.overlap --engine sglang --release 0.5.23 --examples 20 --seed 5
 """
 
@@ -10,9 +13,13 @@ from collections import Counter
 from contextlib import closing
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from fuzzgraph.case import Case
 from fuzzgraph.errors import FuzzGraphError
+from fuzzgraph.finding import Finding, FindingKey
 from fuzzgraph.open_target import open_setup
+from fuzzgraph.run.runner import VerdictLike
 from fuzzgraph.run.spec import Graphs, Setup
 from fuzzgraph.strategies import DEFAULT, cases, draw
 from fuzzgraph.targets import target_names
@@ -26,8 +33,10 @@ class Seen:
     steps: int = 0
     unrepeatable: int = 0
     late: Counter[str] = field(default_factory=Counter)
-    findings: Counter[str] = field(default_factory=Counter)
-    """Oracle -> cases; of oracle overlap also what it says."""
+    found: list[str] = field(default_factory=list)
+    """What oracle overlap says."""
+    different: int = 0
+    """Cases whose other findings are not those without --overlap."""
     skipped: Counter[str] = field(default_factory=Counter)
 
 
@@ -55,33 +64,41 @@ def main() -> int:
 
 def _seen(name: str, release: str, graphs: Graphs, seed: int, examples: int) -> Seen:
     seen = Seen()
-    setup = Setup(target=name, release=release, graphs=graphs, overlap=True)
-    opened = open_setup(setup)
-    with closing(opened):
-
-        def run(case: Case) -> None:
+    drawn: list[Case] = []
+    setup = Setup(target=name, release=release, graphs=graphs)
+    with closing(open_setup(setup)) as opened:
+        draw(cases(opened.target.capabilities, DEFAULT), seed, examples, drawn.append)
+        without = [_keys(opened.runner.run_case(case)) for case in drawn]
+    with closing(open_setup(replace(setup, overlap=True))) as opened:
+        for case, keys in zip(drawn, without, strict=True):
             verdict = opened.runner.run_case(case)
             seen.cases += 1
             seen.steps += verdict.steps
             seen.unrepeatable += verdict.unrepeatable
             seen.late.update(verdict.late_copies)
-            seen.findings.update({finding.oracle for finding in verdict.findings})
-            late = [finding for finding in verdict.findings if finding.oracle == "overlap"]
-            seen.findings.update(finding.message for finding in late[:1])
+            seen.found += [each.message for each in verdict.findings if _is_late(each)]
+            seen.different += _keys(verdict) != keys
             if verdict.skipped:
                 seen.skipped[verdict.skipped] += 1
-
-        draw(cases(opened.target.capabilities, DEFAULT), seed, examples, run)
     return seen
+
+
+def _keys(verdict: VerdictLike) -> set[FindingKey]:
+    return {finding.key for finding in verdict.findings if not _is_late(finding)}
+
+
+def _is_late(finding: Finding) -> bool:
+    return finding.oracle == "overlap" or finding.detail.get("run") == "ahead"
 
 
 def _told(name: str, seen: Seen) -> str:
     lines = [
         f"{name}: {seen.cases} cases, {sum(seen.skipped.values())} skipped, {seen.steps} steps,"
-        f" {seen.late.total()} late copies, {seen.unrepeatable} steps not repeatable"
+        f" {seen.late.total()} late copies, {seen.unrepeatable} steps not judged,"
+        f" {len(seen.found)} findings, {seen.different} cases differ otherwise"
     ]
     lines += [f"  {count} late at {line}" for line, count in seen.late.most_common()]
-    lines += [f"  {count} cases: {what}" for what, count in seen.findings.most_common()]
+    lines += [f"  found: {what}" for what in seen.found]
     lines += [f"  {count} skipped: {why[:110]}" for why, count in seen.skipped.most_common(2)]
     return "\n".join(lines)
 

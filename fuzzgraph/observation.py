@@ -31,9 +31,7 @@ __all__ = [
     "ZoneHit",
 ]
 
-RunKind = Literal[
-    "replay", "eager", "screen", "other_world", "left_over", "twin", "again", "ahead"
-]
+RunKind = Literal["replay", "eager", "screen", "other_world", "left_over", "twin", "again", "ahead"]
 """replay: the step under test. eager: the same engine without a graph, same world and history.
 screen: replay in world B on the twin (restored to just after capture), one run that settles
 reads and history at once where it agrees. other_world, left_over, twin: run when the screen

@@ -394,6 +394,14 @@ def overlaps(session: Session) -> bool:
     return found
 
 
+def drop_handed(session: Session) -> None:
+    """Have the session forget what its engine handed over since its last `observe`, for a
+    preparation that no replay follows. One that takes such down has a method `drop_handed`."""
+    drop: Callable[[], None] | None = getattr(unwrapped(session), "drop_handed", None)
+    if drop is not None:
+        drop()
+
+
 def why_unserved(target: Target, config: EngineConfig) -> str:
     """Why no server of the engine has this config, by the target's `unserved(config)`; '' where one
     may have it, or the target says nothing.

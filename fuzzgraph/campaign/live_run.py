@@ -83,10 +83,7 @@ class LiveRun:
         self._skipped = begun.skipped if begun else 0
         self._nondeterministic = begun.nondeterministic if begun else 0
         self._unrepeatable = begun.unrepeatable if begun else 0
-        self._by_name = {
-            name: Counter(getattr(begun, name) if begun else {})
-            for name in _NAMED
-        }
+        self._by_name = {name: Counter(getattr(begun, name) if begun else {}) for name in _NAMED}
         self._coverage = CoverageMap()
         if begun:
             self._coverage.absorb(begun.coverage)

@@ -141,8 +141,7 @@ def _replay_text(
     return (
         f"nothing found in {path}, {counted(verdict.steps, 'step')} on {setup_line(setup)}\n\n"
         f"{table}\n\n"
-        f"  config: {config_line(case.config)}"
-        + "".join(f"\n  {line}" for line in notes)
+        f"  config: {config_line(case.config)}" + "".join(f"\n  {line}" for line in notes)
     )
 
 

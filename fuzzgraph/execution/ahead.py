@@ -19,7 +19,7 @@ from fuzzgraph.execution.session import OpenSession, Snapshot
 from fuzzgraph.graphs.late_copies import PinnedCopies, late_copies
 from fuzzgraph.graphs.late_stream import LateStream
 from fuzzgraph.observation import Observation, RunFailure, RunKind, StepRecord
-from fuzzgraph.ports import overlaps
+from fuzzgraph.ports import drop_handed, overlaps
 from fuzzgraph.world import Batch
 
 
@@ -50,7 +50,8 @@ class Ahead:
         """
         opened = self._opened
         opened.restore(before)
-        following = following if overlaps(opened.session) else None
+        if not overlaps(opened.session):
+            following = None
         run = self._run_late if opened.memory.device.type == "cpu" else self._run_held
         run(step, following, before)
 
@@ -62,14 +63,13 @@ class Ahead:
         stream.wait()
         self.late_copies.update(copy.line for copy in stream.copies)
         lines = dict.fromkeys(copy.line for copy in stream.copies if copy.rewritten)
+        agrees = self._agrees_with_itself(step, before)
         if not lines:
             return
         step.rewritten = tuple(lines)
-        if not self._agrees_with_itself(step, before):
-            return
         # What was taken down of the step has to give what the step gave, copies apart.
         stream.repeat(late=False)
-        if same(self._in_terms(step.batch, seen), step.runs["replay"]):
+        if agrees and same(self._in_terms(step.batch, seen), step.runs["replay"]):
             step.runs["ahead"] = self._late(step, stream, seen)
         else:
             self.unrepeatable += 1
@@ -82,10 +82,14 @@ class Ahead:
         held.enter_context(given)
         seen = self._in_terms(step.batch, self._seen(step.batch, following, held, nullcontext()))
         self.late_copies.update(given.lines)
-        if same(seen, step.runs["replay"]) or not self._agrees_with_itself(step, before):
+        agrees = self._agrees_with_itself(step, before)
+        if same(seen, step.runs["replay"]):
             return
         step.rewritten = tuple(dict.fromkeys(given.lines))
-        step.runs["ahead"] = seen
+        if agrees:
+            step.runs["ahead"] = seen
+        else:
+            self.unrepeatable += 1
 
     def _seen(
         self,
@@ -128,11 +132,11 @@ class Ahead:
                 self._opened.session.prepare_replay(following)
 
     def _agrees_with_itself(self, step: StepRecord, before: Snapshot) -> bool:
-        """Whether the step, run once more without a lead, gives the same; else it is counted."""
+        """Whether the step, run once more without a lead, gives the same; the session is then at
+        this step again, and not at the next one."""
+        drop_handed(self._opened.session)
         self._opened.restore(before)
-        agrees = same(self._execute(step.batch, "again"), step.runs["replay"])
-        self.unrepeatable += not agrees
-        return agrees
+        return same(self._execute(step.batch, "again"), step.runs["replay"])
 
     def _late(self, step: StepRecord, stream: LateStream, seen: Observation) -> Observation:
         """What the step gives with copies as late as they may be.
