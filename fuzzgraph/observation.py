@@ -31,13 +31,14 @@ __all__ = [
     "ZoneHit",
 ]
 
-RunKind = Literal["replay", "eager", "screen", "other_world", "left_over", "twin", "again"]
+RunKind = Literal["replay", "eager", "screen", "other_world", "left_over", "twin", "again", "ahead"]
 """replay: the step under test. eager: the same engine without a graph, same world and history.
 screen: replay in world B on the twin (restored to just after capture), one run that settles
 reads and history at once where it agrees. other_world, left_over, twin: run when the screen
 differs. other_world changes foreign memory alone; left_over what the previous replay left in
 buffers that the engine promises to rewrite; twin takes away the past as a whole. again: the replay
-repeated in the same world, to tell nondeterminism."""
+repeated in the same world, to tell nondeterminism. ahead: replay with the host a step ahead of the
+device, kept where a copy from pinned memory read something else then."""
 
 
 class BatchPart(NamedTuple):
@@ -227,6 +228,9 @@ class StepRecord:
     allocation: Callable[[str], Allocation | None] = _unknown
     """Field -> the engine's buffer that holds it; None where that is unknown. Asked for findings
     only, while the session is open."""
+    rewritten: tuple[str, ...] = ()
+    """Lines of the engine that give a copy whose pinned source it rewrote before the copy need have
+    run (run `ahead`)."""
     nan_world: bool = False
     nondeterministic: bool = False
     """Whether the engine differed from itself in the same world (run `again`)."""

@@ -270,9 +270,14 @@ def _needs_a_process(target: Target, setup: Setup) -> bool:
 
 def _target(setup: Setup) -> Target:
     if setup.fault:
-        from fuzzgraph.faults import open_fault
+        from fuzzgraph.faults import fault_named, target_with
 
-        return open_fault(setup.fault)
+        fault = fault_named(setup.fault)
+        if fault.overlap and not setup.overlap:
+            raise UsageError(
+                f"fault={setup.fault!r} shows only where the host is a step ahead. Add --overlap."
+            )
+        return target_with(fault)
     check_names(setup)
     from fuzzgraph.ports import use_device
     from fuzzgraph.targets import open_target

@@ -118,6 +118,8 @@ class QuarantinedVerdict:
     fallbacks: Mapping[str, int] = field(default_factory=dict)
     unchecked: Mapping[str, int] = field(default_factory=dict)
     unguarded: Mapping[str, int] = field(default_factory=dict)
+    late_copies: Mapping[str, int] = field(default_factory=dict)
+    unrepeatable: int = 0
     branches: frozenset[str] = frozenset()
 
     @property

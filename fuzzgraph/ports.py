@@ -95,6 +95,11 @@ class GraphEngine(Protocol):
         """
         ...
 
+    def held(self) -> AbstractContextManager[None]:
+        """Inside, a device begins late with what it is given, and replays do not wait for it. On a
+        CPU each call does its work."""
+        ...
+
     def close(self) -> None:
         """Release what the captured graphs hold; none of them may be replayed again."""
         ...
@@ -380,6 +385,21 @@ def rows_read_whole(session: Session) -> tuple[torch.Tensor, ...]:
     as well: a kernel may read them to their end. A session names them in `rows_read_whole`."""
     found: tuple[torch.Tensor, ...] = getattr(unwrapped(session), "rows_read_whole", ())
     return found
+
+
+def overlaps(session: Session) -> bool:
+    """Whether the engine prepares a step while the one before it is on the device, as it is
+    configured here. A session without `overlaps` does."""
+    found: bool = getattr(unwrapped(session), "overlaps", True)
+    return found
+
+
+def drop_handed(session: Session) -> None:
+    """Have the session forget what its engine handed over since its last `observe`, for a
+    preparation that no replay follows. One that takes such down has a method `drop_handed`."""
+    drop: Callable[[], None] | None = getattr(unwrapped(session), "drop_handed", None)
+    if drop is not None:
+        drop()
 
 
 def why_unserved(target: Target, config: EngineConfig) -> str:

@@ -1,4 +1,4 @@
-"""The eight judges. Each declares the runs it needs and judges what was observed.
+"""The nine judges. Each declares the runs it needs and judges what was observed.
 
 The order is that of a report: what names the culprit most exactly comes first.
 """
@@ -11,6 +11,7 @@ from fuzzgraph.oracles.footprint import Footprint
 from fuzzgraph.oracles.handover import Handovers
 from fuzzgraph.oracles.history import History
 from fuzzgraph.oracles.noninterference import NonInterference
+from fuzzgraph.oracles.overlap import Overlap
 from fuzzgraph.oracles.reference import Reference
 from fuzzgraph.oracles.survival import Survival
 from fuzzgraph.ports import Oracle
@@ -23,6 +24,7 @@ __all__ = [
     "Handovers",
     "History",
     "NonInterference",
+    "Overlap",
     "Reference",
     "Survival",
 ]
@@ -34,6 +36,7 @@ ORACLES: tuple[Oracle, ...] = (
     Handovers(),
     NonInterference(),
     History(),
+    Overlap(),
     Eager(),
     Reference(),
 )

@@ -62,6 +62,8 @@ class FakeVerdict:
     fallbacks: dict[str, int] = field(default_factory=dict)
     unchecked: dict[str, int] = field(default_factory=dict)
     unguarded: dict[str, int] = field(default_factory=dict)
+    late_copies: dict[str, int] = field(default_factory=dict)
+    unrepeatable: int = 0
     branches: frozenset[str] = frozenset()
 
 

@@ -132,14 +132,14 @@ class TwoMemories:
         known: Side = getattr(storage, _ATTRIBUTE, "")
         return known
 
-    def put(self, tensor: torch.Tensor, side: Side) -> None:
+    def put(self, tensor: torch.Tensor, side: Side, *, pinned: bool = False) -> None:
         """Note the side of a tensor."""
         storage = tensor.untyped_storage()
         arena = self._arenas.get(storage._cdata)
         if arena is None:
             setattr(storage, _ATTRIBUTE, side)
         else:
-            arena._put(tensor, side)
+            arena.put(tensor, side, pinned=pinned)
 
     @property
     def call(self) -> _Call:

@@ -39,6 +39,10 @@ from fuzzgraph.run.runner import VerdictLike
 from fuzzgraph.run.spec import RunSpec
 from fuzzgraph.run.state import RunState
 
+_NAMED = (
+    "skips", "fallbacks", "unchecked", "unguarded", "late_copies", "repeats", "quarantined",
+)  # fmt: skip
+"""What is counted by name."""
 _ALL_REPEATS = 10
 _ALL_OUTCOMES = 1000
 """So many are written one by one; after that only every power of two, so that a bug that shows in
@@ -80,10 +84,8 @@ class LiveRun:
         self._steps = begun.steps if begun else 0
         self._skipped = begun.skipped if begun else 0
         self._nondeterministic = begun.nondeterministic if begun else 0
-        self._by_name = {
-            name: Counter(getattr(begun, name) if begun else {})
-            for name in ("skips", "fallbacks", "unchecked", "unguarded", "repeats", "quarantined")
-        }
+        self._unrepeatable = begun.unrepeatable if begun else 0
+        self._by_name = {name: Counter(getattr(begun, name) if begun else {}) for name in _NAMED}
         self._coverage = CoverageMap()
         if begun:
             self._coverage.absorb(begun.coverage)
@@ -158,6 +160,8 @@ class LiveRun:
         self._by_name["fallbacks"].update(verdict.fallbacks)
         self._by_name["unchecked"].update(verdict.unchecked)
         self._by_name["unguarded"].update(verdict.unguarded)
+        self._by_name["late_copies"].update(verdict.late_copies)
+        self._unrepeatable += verdict.unrepeatable
         if verdict.skipped:
             self.count_skip(verdict.skipped)
         return outcome
@@ -280,6 +284,7 @@ class LiveRun:
             "steps": self._steps,
             "skipped": self._skipped,
             "nondeterministic": self._nondeterministic,
+            "unrepeatable": self._unrepeatable,
             "deaths": deaths,
             "killed": killed,
         }

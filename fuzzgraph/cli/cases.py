@@ -114,6 +114,8 @@ def _replayed(
         "nondeterministic": verdict.nondeterministic,
         "unchecked": verdict.unchecked,
         "unguarded": verdict.unguarded,
+        "late_copies": verdict.late_copies,
+        "unrepeatable": verdict.unrepeatable,
         "findings": found,
         "exit_code": 1 if found else 0,
     }
@@ -127,20 +129,27 @@ def _replay_text(
     found: list[Finding],
     environment: Environment,
 ) -> str:
-    from fuzzgraph.reporting import finding_text, setup_line, unchecked, unguarded
+    from fuzzgraph.reporting import (
+        finding_text,
+        not_overlapped,
+        overlapped,
+        setup_line,
+        unchecked,
+        unguarded,
+    )
     from fuzzgraph.text.case_text import case_table, config_line
 
     if found:
         reported = _reported(setup, path, case, found[0])
         return finding_text(msgspec.structs.replace(reported, also=tuple(found[1:])), environment)
     table = "\n".join(f"  {line}".rstrip() for line in case_table(case))
+    late = verdict.late_copies, verdict.unrepeatable
+    notes = unchecked(verdict.unchecked) + not_overlapped(setup, *late)
+    notes += overlapped(verdict.late_copies) + unguarded(verdict.unguarded)
     return (
         f"nothing found in {path}, {counted(verdict.steps, 'step')} on {setup_line(setup)}\n\n"
         f"{table}\n\n"
-        f"  config: {config_line(case.config)}"
-        + "".join(
-            f"\n  {line}" for line in [*unchecked(verdict.unchecked), *unguarded(verdict.unguarded)]
-        )
+        f"  config: {config_line(case.config)}" + "".join(f"\n  {line}" for line in notes)
     )
 
 

@@ -206,7 +206,8 @@ class Execution:
         count = 0
         nondeterministic = False
         for count, batch in enumerate(batches, start=1):
-            step = runner.run(batch, last=count == len(batches))
+            following = batches[count] if count < len(batches) else None
+            step = runner.run(batch, following)
             nondeterministic |= step.nondeterministic
             findings = self._judge(step)
             # An engine that raised may be in any state. The next case gets a fresh session.
@@ -225,6 +226,8 @@ class Execution:
             fallbacks=take_fallbacks(opened.memory),
             unchecked=take_unchecked(opened.memory),
             unguarded=unguarded,
+            late_copies=runner.late_copies,
+            unrepeatable=runner.unrepeatable,
         )
 
     def _require_an_able_device(self, *failures: RunFailure) -> None:

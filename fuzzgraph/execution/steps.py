@@ -6,13 +6,14 @@ saved bytes and attributes, and their effects are undone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache, partial
 
 from fuzzgraph import reference
 from fuzzgraph.case import EngineConfig, captured_size
+from fuzzgraph.execution.ahead import Ahead
 from fuzzgraph.execution.attribution import Attribution, same
 from fuzzgraph.execution.failures import SessionFailed
 from fuzzgraph.execution.handovers import drop_unwritten, launches
@@ -54,13 +55,14 @@ class StepRunner:
         self._kept = KeptResults()
         self._room_before, self._room_after = rooms
         self._after: Snapshot | None = None
+        self._ahead = Ahead(opened, self._execute) if setup.overlap else None
 
-    def run(self, batch: Batch, *, last: bool = False) -> StepRecord:
+    def run(self, batch: Batch, following: Batch | None = None) -> StepRecord:
         """All runs of one step; the session is then as the step under test left it.
 
         Args:
             batch: the step.
-            last: whether no step follows, so that the session need not be restored.
+            following: the next one; None behind the last, where the session need not be restored.
         """
         opened, session = self._opened, self._opened.session
         step = StepRecord(batch.step, self._target, opened.config, batch, session.fields)
@@ -93,9 +95,11 @@ class StepRunner:
             return step
         self._add_expectation(step)
         # The next step must start from what this one left, so this is saved before other runs.
-        self._after = None if last else opened.snapshot(self._room_after)
+        self._after = None if following is None else opened.snapshot(self._room_after)
         try:
             self._run_comparisons(step, state, before)
+            if self._ahead is not None and batch.via == "graph":
+                self._ahead.run(step, following, before)
         except SessionFailed as lost:
             step.failures.append(lost.failure)
         if self._after is not None:
@@ -103,6 +107,16 @@ class StepRunner:
                 opened.restore(self._after)
                 self._kept.put_back()
         return step
+
+    @property
+    def late_copies(self) -> Mapping[str, int]:
+        """See `Verdict`."""
+        return {} if self._ahead is None else self._ahead.late_copies
+
+    @property
+    def unrepeatable(self) -> int:
+        """See `Verdict`."""
+        return 0 if self._ahead is None else self._ahead.unrepeatable
 
     def run_bare(self, batch: Batch) -> Observation:
         """Write, prepare, replay, observe, compute one reference: the least that a check costs."""

@@ -5,7 +5,14 @@ The faults themselves are the built-in engine's (`targets.builtin.faults`).
 
 from __future__ import annotations
 
-from fuzzgraph.faults.catalogue import FAULTS, fault_named, open_fault, target_with
+from fuzzgraph.faults.catalogue import (
+    FAULTS,
+    fault_named,
+    healthy_twin,
+    open_fault,
+    setup_of,
+    target_with,
+)
 from fuzzgraph.faults.scoring import FaultScore, HealthyScore, Score, score
 
 __all__ = [
@@ -14,7 +21,9 @@ __all__ = [
     "HealthyScore",
     "Score",
     "fault_named",
+    "healthy_twin",
     "open_fault",
     "score",
+    "setup_of",
     "target_with",
 ]

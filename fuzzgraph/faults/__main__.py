@@ -16,7 +16,7 @@ import msgspec
 
 from fuzzgraph.case import Case, encode_case, load_case
 from fuzzgraph.execution import Execution
-from fuzzgraph.faults.catalogue import FAULTS, open_fault
+from fuzzgraph.faults.catalogue import FAULTS, fault_named, open_fault, setup_of
 from fuzzgraph.faults.scoring import FaultScore, score
 from fuzzgraph.faults.table import in_document
 from fuzzgraph.strategies.minimise import complexity
@@ -54,7 +54,7 @@ def store(path: Path, name: str, found: Case) -> None:
 
 
 def _shows(name: str, case: Case) -> bool:
-    execution = Execution(open_fault(name))
+    execution = Execution(open_fault(name), setup_of(fault_named(name)))
     try:
         return bool(execution.run_case(case).findings)
     finally:

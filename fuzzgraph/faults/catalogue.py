@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fuzzgraph.errors import UsageError
+from fuzzgraph.run.spec import Setup
 from fuzzgraph.targets.builtin.faults import FAULTS as PLANTED
 from fuzzgraph.targets.builtin.faults import Fault
 from fuzzgraph.targets.builtin.target import BuiltinTarget
@@ -28,6 +29,16 @@ def fault_named(name: str) -> Fault:
 def target_with(fault: Fault) -> BuiltinTarget:
     """The built-in engine with one fault in it; it goes by the healthy engine's name."""
     return BuiltinTarget(fault.components)
+
+
+def setup_of(fault: Fault) -> Setup:
+    """What a case of the fault is run on."""
+    return Setup(fault=fault.name, overlap=fault.overlap)
+
+
+def healthy_twin(fault: Fault) -> BuiltinTarget:
+    """The engine that the fault was planted in."""
+    return BuiltinTarget(inputs="pinned" if fault.overlap else "pageable")
 
 
 def open_fault(name: str) -> BuiltinTarget:

@@ -18,8 +18,9 @@ import msgspec
 from fuzzgraph.case import Case
 from fuzzgraph.errors import InvalidCase
 from fuzzgraph.execution import Execution
-from fuzzgraph.faults.catalogue import fault_named, target_with
+from fuzzgraph.faults.catalogue import fault_named, setup_of, target_with
 from fuzzgraph.finding import Finding
+from fuzzgraph.run.spec import DEFAULT_SETUP, Setup
 from fuzzgraph.strategies import DEFAULT, block_size, cases, draw, minimise
 from fuzzgraph.targets.builtin.target import BuiltinTarget
 
@@ -106,9 +107,12 @@ def score(
 
 def _score_one(name: str, seeds: int, max_examples: int) -> FaultScore:
     fault = fault_named(name)
-    searches = [find_fault(target_with(fault), seed, max_examples) for seed in range(1, seeds + 1)]
+    setup = setup_of(fault)
+    searches = [
+        find_fault(target_with(fault), seed, max_examples, setup) for seed in range(1, seeds + 1)
+    ]
     found = [one for one in searches if one is not None]
-    case, findings = shrink(target_with(fault), found[0]) if found else (None, ())
+    case, findings = shrink(target_with(fault), found[0], setup) if found else (None, ())
     return FaultScore(
         name=name,
         source=fault.source,
@@ -129,9 +133,11 @@ def _requests(case: Case) -> int:
     return len({row.request for step in case.steps for row in step.rows})
 
 
-def find_fault(target: BuiltinTarget, seed: int, max_examples: int) -> Found | None:
+def find_fault(
+    target: BuiltinTarget, seed: int, max_examples: int, setup: Setup = DEFAULT_SETUP
+) -> Found | None:
     """The first finding within so many generated cases, or None."""
-    execution = Execution(target)
+    execution = Execution(target, setup)
     begin = time.process_time()
     found: list[Found] = []
     examples = 0
@@ -175,9 +181,11 @@ def _block_number(seed: int, block: int) -> int:
     return int.from_bytes(digest[:4], "big")
 
 
-def shrink(target: BuiltinTarget, found: Found) -> tuple[Case, tuple[Finding, ...]]:
+def shrink(
+    target: BuiltinTarget, found: Found, setup: Setup = DEFAULT_SETUP
+) -> tuple[Case, tuple[Finding, ...]]:
     """The smallest case with the same first finding, and all findings on it."""
-    execution = Execution(target)
+    execution = Execution(target, setup)
     key = found.findings[0].key
 
     def still_fails(case: Case) -> bool:

@@ -19,7 +19,7 @@ zone. Pinned host memory belongs to the engine.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, NoReturn, TypeVar
 
 from fuzzgraph.errors import CaptureError
@@ -104,6 +104,10 @@ class DeviceGraphs(WatchedEngine):
                 self.memory.poison_graph_pool_behind(top)
             _raise_cause(error, inside, key)
         self.memory.poison_graph_pool_behind(top)
+
+    def held(self) -> AbstractContextManager[None]:
+        """See `GraphEngine`."""
+        return self.driver.held()
 
     @relay
     def _warm_up(self, forward: Callable[[], Any]) -> None:

@@ -23,6 +23,9 @@ _ERROR_MODE = "thread_local"
 """Only this thread's calls can spoil a capture, as vLLM and sglang capture: threads of theirs, or
 a communicator's watchdog, may allocate meanwhile."""
 
+_HELD_CYCLES = 100_000_000
+"""About 50 ms: longer than a host takes to prepare two steps."""
+
 
 class Graph(Protocol):
     """One graph of the device's own."""
@@ -74,6 +77,11 @@ class Driver(Protocol):
         before, and what follows waits for it."""
         ...
 
+    def held(self) -> AbstractContextManager[None]:
+        """Inside, the device begins late with what it is given to its current stream, and
+        `synchronize` returns at once. At the end all of it is done."""
+        ...
+
     def synchronize(self) -> None:
         """Wait for the end of all work; an error of the device is raised here."""
         ...
@@ -97,6 +105,7 @@ class Cuda:
             )
         self._device = memory.device
         self._unguarded = memory.unguarded
+        self._held = False
         self._pool = torch.cuda.graph_pool_handle()
         # Warm-ups run on the stream that captures, as libraries keep a workspace for each stream.
         self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
@@ -142,6 +151,18 @@ class Cuda:
             yield
         current.wait_stream(self._stream)
 
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """See `Driver`."""
+        torch.cuda._sleep(_HELD_CYCLES)
+        self._held = True
+        try:
+            yield
+        finally:
+            self._held = False
+            self.synchronize()
+
     def synchronize(self) -> None:
         """See `Driver`."""
-        torch.cuda.synchronize(self._device)
+        if not self._held:
+            torch.cuda.synchronize(self._device)

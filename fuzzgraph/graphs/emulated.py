@@ -17,7 +17,7 @@ capture undoes what it did to guarded memory only.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 
@@ -85,6 +85,10 @@ class EmulatedDevice:
         finally:
             self._stream = before
 
+    def held(self) -> AbstractContextManager[None]:
+        """See `Driver`; work is done when it is given, see `late_stream`."""
+        return nullcontext()
+
     def synchronize(self) -> None:
         """See `Driver`."""
         if self._capture is not None:
@@ -105,7 +109,7 @@ def _undone(memory: GuardedMemory, *, but_the_hosts: bool) -> Iterator[None]:
     finally:
         with memory.unguarded():
             if but_the_hosts:
-                held += [(each, each.clone()) for each in _hosts(memory)]
+                held += [(each, each.clone()) for each in memory.host_payloads()]
             for part, content in held:
                 part.copy_(content)
 
@@ -116,9 +120,3 @@ def _parts_in_use(memory: GuardedMemory) -> list[torch.Tensor]:
     engine = [region.end for region in memory.regions if region.segment == "engine"]
     top = max(engine, default=arena.front)
     return [arena.bytes[arena.front : top], arena.bytes[arena.graph_front : memory.graph_top]]
-
-
-def _hosts(memory: GuardedMemory) -> list[torch.Tensor]:
-    """The payloads of the host's buffers."""
-    regions = [region for region in memory.regions if region.side == "host"]
-    return [memory.arena.bytes[each.offset : each.offset + each.nbytes] for each in regions]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any, NoReturn
 
@@ -11,13 +10,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fuzzgraph.errors import CaptureError
 from fuzzgraph.graphs.playback import frozen
+from fuzzgraph.graphs.repeating import Step, listed, moved, repeat_of
 from fuzzgraph.graphs.rules import HostReads, refuse_forbidden
 from fuzzgraph.memory.arena import storage_key
 from fuzzgraph.memory.guard import GuardedMemory
 from fuzzgraph.memory.launches import Launch
 from fuzzgraph.memory.listener import Listener
 from fuzzgraph.memory.operator_facts import Facts, facts_of, tensors_in
-from fuzzgraph.memory.placement import copy_whole, memory_of
+from fuzzgraph.memory.placement import memory_of
 from fuzzgraph.memory.sides import works_on_host
 from fuzzgraph.relays import relay
 
@@ -29,8 +29,6 @@ _NOT_PERMITTED = f"CUDA error: operation not permitted when stream is capturing{
 _SPOILT = f"CUDA error: operation failed due to a previous error during capture{_ADVICE}"
 
 _FACTS: dict[Any, Facts] = {}
-# Operators that change what a tensor object says of itself, and no memory; `resize_` apart.
-_VIEWS_IN_PLACE = torch.Tag.inplace_view
 
 
 class EmulatedGraph:
@@ -39,9 +37,9 @@ class EmulatedGraph:
     def __init__(self) -> None:
         self.names: list[str] = []
         """Operators and kernels in their order, as `aten.add.Tensor`."""
-        self._steps: list[Callable[[], object]] = []
+        self._steps: list[Step] = []
 
-    def take_down(self, name: str, step: Callable[[], object]) -> None:
+    def take_down(self, name: str, step: Step) -> None:
         """Add work."""
         self.names.append(name)
         self._steps.append(step)
@@ -121,12 +119,15 @@ class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
             facts = _FACTS[func] = facts_of(func)
         if self.side_of is not None and works_on_host(args, kwargs, self.side_of):
             out = func(*args, **kwargs)
-            self._of_host |= {storage_key(each): each for each in tensors_in(_listed(out))}
+            self._of_host |= {storage_key(each): each for each in tensors_in(listed(out))}
             return out
         self._check(facts, func, args, kwargs)
         before = memory_of(args[0]) if facts.is_resize else None
         out = func(*args, **kwargs)
-        step = _moved(before, args[0]) if before is not None else _step(func, args, kwargs, out)
+        if before is not None:
+            step = moved(before, args[0])
+        else:
+            step = repeat_of(facts, func, args, kwargs, out)
         if step is not None:
             if self._spoilt:
                 raise RuntimeError(_SPOILT)
@@ -166,48 +167,3 @@ class Launches(Listener):
         args, kwargs = frozen(args), {name: frozen(item) for name, item in kwargs.items()}
         name = getattr(executor, "name", None) or getattr(executor.fn, "__name__", "kernel")
         self._graph.take_down(str(name), partial(launch, executor, *args, **kwargs))
-
-
-def _step(
-    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
-) -> Callable[[], object] | None:
-    """What does this operation's work on a device again; None if it has none."""
-    facts = _FACTS[func]
-    if facts.is_empty or _VIEWS_IN_PLACE in func.tags:
-        return None
-    kept = [each if _is_fresh(each, args, kwargs) else None for each in _listed(out)]
-    if not facts.writes and not any(each is not None for each in kept):
-        return None
-    args, kwargs = frozen(args), {name: frozen(item) for name, item in kwargs.items()}
-    return partial(_again, func, args, kwargs, kept)
-
-
-def _is_fresh(value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a result has memory of its own."""
-    if not isinstance(value, torch.Tensor) or not value.numel():
-        return False
-    given = tensors_in([*args, *kwargs.values()])
-    return storage_key(value) not in {storage_key(each) for each in given}
-
-
-def _listed(out: Any) -> list[Any]:
-    return list(out) if isinstance(out, (tuple, list)) else [out]
-
-
-@relay
-def _again(
-    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], kept: list[torch.Tensor | None]
-) -> None:
-    """Run an operation, its results in the memory that the capture gave them."""
-    for place, result in zip(kept, _listed(func(*args, **kwargs)), strict=True):
-        if place is not None:
-            copy_whole(place, result)
-
-
-def _moved(before: torch.Tensor, resized: torch.Tensor) -> Callable[[], object] | None:
-    """What a device does in a resize: elements come along as they lie, if the tensor moved."""
-    after = memory_of(resized)
-    kept = min(len(before), len(after))
-    if before.data_ptr() == after.data_ptr() or not kept:
-        return None
-    return partial(after[:kept].copy_, before[:kept])

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Generic, NoReturn, TypeVar
 
 import torch
 
 from fuzzgraph.errors import EngineError
+from fuzzgraph.memory.device_work import give
 from fuzzgraph.memory.guard import GuardedMemory
 from fuzzgraph.observation import Engagement
 from fuzzgraph.ports import CapturedGraph
@@ -82,13 +84,13 @@ class WatchedGraph(ABC, Generic[Outputs]):
         # Another graph's replay may have overwritten the pool. Poison also shows afterwards which
         # outputs were not written. A piece that continues another needs that one's results.
         if not self.continues:
-            self._memory.poison_graph_pool()
+            give(self._memory.poison_graph_pool)
         self._watched.replaying = True
         self._replays += 1
         self._log.append(self)
         self.before_replay()
         try:
-            self._run()
+            give(self._run)
         finally:
             self._watched.replaying = False
 
@@ -138,6 +140,10 @@ class WatchedEngine:
     def side_of(self, tensor: torch.Tensor) -> str:
         """'host' or 'device', as the engine asked for the memory; '' where that is unknown."""
         return self.memory.side_of(tensor)
+
+    def held(self) -> AbstractContextManager[None]:
+        """See `GraphEngine`."""
+        return nullcontext()
 
     def close(self) -> None:
         """Release what the graphs hold; on a device their memory too."""

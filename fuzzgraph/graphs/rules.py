@@ -28,8 +28,9 @@ _READS = (
     "item", "tolist", "numpy", "cpu", "__bool__", "__int__", "__float__", "__index__",
     "__array__", "__complex__", "__contains__",
 )  # fmt: skip
-_HOST_READS = {getattr(torch.Tensor, name): name for name in _READS}
-_HOST_READS |= {tensor_cpu: "cpu", tensor_numpy: "numpy"}
+HOST_READS = {getattr(torch.Tensor, name): name for name in _READS}
+HOST_READS |= {tensor_cpu: "cpu", tensor_numpy: "numpy"}
+"""Functions that read a tensor on the host -> their names."""
 _HOST_COPIES = {
     torch.tensor: "torch.tensor",
     torch.as_tensor: "torch.as_tensor",
@@ -38,7 +39,7 @@ _HOST_COPIES = {
 }
 
 _SET_DATA: Any = torch.Tensor.data.__set__  # type: ignore[attr-defined]
-_WATCHED = frozenset((*_HOST_READS, *_HOST_COPIES, _SET_DATA))
+_WATCHED = frozenset((*HOST_READS, *_HOST_COPIES, _SET_DATA))
 
 
 def _refuse(what: str, key: str) -> NoReturn:
@@ -81,7 +82,7 @@ class HostReads(TorchFunctionMode):
         return result
 
     def _check(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        name = _HOST_READS.get(func)
+        name = HOST_READS.get(func)
         if name is not None and not self._is_on_host(args[0]):
             _refuse(f"Tensor.{name}() read {_described(args[0])} on the host", self._key)
         copy = _HOST_COPIES.get(func)
@@ -113,7 +114,7 @@ def refuse_forbidden(
     Raises:
         CaptureError: a value or a shape depends on data; names operation, graph and line.
     """
-    forbidden = _forbidden(facts, args, kwargs) if facts.index else facts.forbidden
+    forbidden = depends_on_data(facts, args, kwargs)
     if forbidden == "value":
         _refuse(f"{func} read a value back to the host", key)
     if forbidden == "shape":
@@ -123,8 +124,10 @@ def refuse_forbidden(
         _refuse("A Python value became a tensor, a pageable host copy,", key)
 
 
-def _forbidden(facts: Facts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """What of the result depends on data, for operators whose arguments decide it."""
+def depends_on_data(facts: Facts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """What of an operation's result depends on data: 'value', 'shape' or ''."""
+    if not facts.index:
+        return facts.forbidden
     if facts.index == "write":
         return "shape" if _mask_needs_shape(args) else ""
     if facts.index == "read":

@@ -123,11 +123,11 @@ class GuardedMemory(Interception):  # type: ignore[no-untyped-call]
 
     def side_of(self, tensor: torch.Tensor) -> str:
         """'host' or 'device', as the engine asked for the memory; '' where that is unknown."""
-        return self._sides.of(tensor) if tensor.is_cpu else "device"
+        return self.sides.of(tensor) if tensor.is_cpu else "device"
 
     def host_apart(self) -> AbstractContextManager[None]:
         """Inside, what the capture of a graph makes of the host's memory is on the host too."""
-        return self._sides.host_apart()
+        return self.sides.host_apart()
 
     @_unguarded
     def is_poison(self, tensor: torch.Tensor) -> bool:
@@ -181,6 +181,19 @@ class GuardedMemory(Interception):  # type: ignore[no-untyped-call]
         self._worlds.come_home(pool_restored=snapshot.pool is not None)
         if snapshot.pool is not None:
             self._worlds.poison_pool_behind(self.arena.graph_front + len(snapshot.pool))
+
+    @_unguarded
+    def restore_device(self, snapshot: Image) -> None:
+        """The same for the device's memory alone: the host's keeps its content."""
+        held = [(payload, payload.clone()) for payload in self.host_payloads()]
+        self.restore(snapshot)
+        for payload, content in held:
+            payload.copy_(content)
+
+    def host_payloads(self) -> list[torch.Tensor]:
+        """The bytes of each buffer that lies on the host."""
+        hosts = [region for region in self.regions if region.side == "host"]
+        return [self.arena.bytes[each.offset : each.offset + each.nbytes] for each in hosts]
 
     @_unguarded
     def image_in(self, snapshot: Image, world: int, changes: Iterable[Perturbation]) -> Image:

@@ -80,7 +80,8 @@ class Interception(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._touched: set[int] = set()
         self._hook = LaunchHook()
         self.lanes = lanes
-        self._sides = Sides(arena, layout)
+        self.sides = Sides(arena, layout)
+        """Which of the session's memory is the host's."""
         self._launched: list[Launched] | None = None
 
     @classmethod
@@ -122,8 +123,8 @@ class Interception(TorchDispatchMode):  # type: ignore[no-untyped-call]
             # Buffers are made while a session opens and captures; that is at depth 1 in "engine".
             watched = self._depth == 1 and segment == "engine"
             with (
-                self._sides.separate(watched=watched),
-                sides_told(self._sides.of),
+                self.sides.separate(watched=watched),
+                sides_told(self.sides.of),
                 routed(self._launch_model),
             ):
                 yield
@@ -143,8 +144,8 @@ class Interception(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """
         with (
             self.lanes.installed(),
-            self._sides.separate(),
-            sides_told(self._sides.of),
+            self.sides.separate(),
+            sides_told(self.sides.of),
             routed(self._run_model),
         ):
             yield
@@ -241,7 +242,7 @@ class Interception(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.seen_bytes += storage.nbytes()
         slot = self._layout.slot(func, out, self._segment, born_empty=facts.is_empty)
         if self._segment != "scratch":
-            slot.region.side = self._sides.of_fresh(self._segment, facts, args, kwargs)
+            slot.region.side = self.sides.of_fresh(self._segment, facts, args, kwargs)
         view = slot.base.as_strided(out.shape, out.stride(), slot.element)
         if not facts.is_empty:
             copy_whole(view, out)
@@ -307,7 +308,7 @@ class Interception(TorchDispatchMode):  # type: ignore[no-untyped-call]
         memory = KernelMemory(report)
         launched = self._launched if belongs_to_the_step() else None
         if launched is not None:
-            taken = taken_down(kernel, len(launched), line, arguments, self._sides.of)
+            taken = taken_down(kernel, len(launched), line, arguments, self.sides.of)
             launched.append(Launched(taken, memory))
         # Past the modes, as Triton's kernels run: a model calls torch a hundred times.
         with by_torch(), torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():

@@ -55,6 +55,8 @@ class Region:
     """The engine asked for memory without content (`torch.empty` and the like)."""
     side: Side = ""
     """Host or device, as the engine asked; "" where that is unknown."""
+    pinned: bool = False
+    """Whether it is memory of the host from which a device copies by itself."""
     touched: bool = False
     """Whether an operation or a kernel launch was seen that may write here."""
     start: int = field(init=False)

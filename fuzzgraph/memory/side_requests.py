@@ -28,6 +28,9 @@ Side = Literal["device", "host", ""]
 SESSION_CPU = torch.device("cpu")
 """The device of every session on a CPU; compared by identity, since "cpu" names the host too."""
 
+HOST_CPU = torch.device("cpu")
+"""What `x.device` of host memory is where host and device are told apart; compared by identity."""
+
 # Code that writes "cpu" names the host; a name read from SESSION_CPU names the device. The two
 # strings are equal, so they are told apart by identity: Python interns a word that is written out
 # in code, while `device.type` and `str(device)` make a new string object at each call.
@@ -48,7 +51,7 @@ def is_cuda(device: object) -> bool:
 
 def side_named(device: object) -> Side:
     """The side that a `device` argument asks for; "" where it names none."""
-    if device is _HOST_WORD:
+    if device is _HOST_WORD or device is HOST_CPU:
         return "host"
     if device is SESSION_CPU or device == _HOST_WORD or is_cuda(device):
         # A string equal to "cpu" and not the literal was read from the session's device. A new

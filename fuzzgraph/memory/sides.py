@@ -19,6 +19,7 @@ from fuzzgraph.memory.side_requests import SESSION_CPU, Requests, Side
 from fuzzgraph.memory.transfers import Transfers
 
 _ATTRIBUTE = "_fuzzgraph_side"
+_PINNED = "_fuzzgraph_pinned"
 
 
 def works_on_host(
@@ -43,7 +44,7 @@ class Sides:
         self._wanted: Side | None = None
         self._apart = False
         self._requests = Requests(self._ask)
-        self._transfers = Transfers(self.of, self._put)
+        self._transfers = Transfers(self.of, self.put, self._ask)
 
     def separate(self, *, watched: bool = False) -> AbstractContextManager[object]:
         """Inside, host and device copy to each other as if they were two memories.
@@ -70,6 +71,20 @@ class Sides:
         region = self._layout.region_of(tensor)
         return "" if region is None else region.side
 
+    def is_pinned(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor lies in memory of the host that the engine asked to be pinned."""
+        storage = tensor.untyped_storage()
+        if storage._cdata != self._storage:
+            return getattr(storage, _PINNED, False)
+        region = self._layout.region_of(tensor)
+        return region is not None and region.pinned
+
+    @property
+    def wanted(self) -> Side | None:
+        """The side on which the call of torch that runs now wants its result; None where it names
+        no device."""
+        return self._wanted
+
     @contextmanager
     def host_apart(self) -> Iterator[None]:
         """Inside, what a graph's capture makes of the host's memory is on the host too."""
@@ -90,13 +105,15 @@ class Sides:
         before, self._wanted = self._wanted, side
         return before
 
-    def _put(self, tensor: torch.Tensor, side: Side) -> None:
+    def put(self, tensor: torch.Tensor, side: Side, *, pinned: bool = False) -> None:
+        """Note the side of a tensor."""
         storage = tensor.untyped_storage()
         if storage._cdata != self._storage:
             # Torch keeps one Python object for a storage as long as the storage lives.
             setattr(storage, _ATTRIBUTE, side)
+            setattr(storage, _PINNED, pinned)
         elif (region := self._layout.region_of(tensor)) is not None:
-            region.side = side
+            region.side, region.pinned = side, pinned
 
     def _inherited(self, facts: Facts, args: tuple[Any, ...], kwargs: Any) -> Side:
         """The side of a result for which no device was named: torch's default is the host."""

@@ -4,20 +4,20 @@ On a device `x.cpu()` and `x.to(device)` return a new tensor unless `x` lies the
 torch returns `x` itself: a host mirror made that way follows every later write, so that a stale
 mirror looks fresh. While an engine runs on the recorder, these methods copy as they do on a device.
 
-Which side a tensor is on: `side_requests` and `sides`.
-
-Not modelled: a copy with `non_blocking=True` that has not arrived yet.
+Which side a tensor is on: `side_requests` and `sides`. Copies arrive at once, unless a late stream
+is open (`graphs.late_copies`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from fuzzgraph.errors import DeviceReadError
+from fuzzgraph.memory.device_work import wait
 from fuzzgraph.memory.side_requests import Side, side_named
 from fuzzgraph.relays import relay
 
@@ -26,19 +26,34 @@ _TO, _CPU, _NUMPY = torch.Tensor.to, torch.Tensor.cpu, torch.Tensor.numpy
 _CUDA, _AS_TENSOR, _FROM_NUMPY = torch.Tensor.cuda, torch.as_tensor, torch.from_numpy
 
 
+class Put(Protocol):
+    """Notes the side of a tensor, and whether its memory is pinned."""
+
+    def __call__(self, tensor: torch.Tensor, side: Side, *, pinned: bool = False) -> None: ...
+
+
+def _asks_nobody(side: Side | None) -> Side | None:
+    return None
+
+
 class Transfers:
     """Torch's conversions between host and device, as they work with two memories.
 
     Args:
         side_of: tells the side of a tensor.
         put: notes the side of a tensor.
+        ask: told on which side a conversion wants its result; see `Requests`.
     """
 
     def __init__(
-        self, side_of: Callable[[torch.Tensor], Side], put: Callable[[torch.Tensor, Side], None]
+        self,
+        side_of: Callable[[torch.Tensor], Side],
+        put: Put,
+        ask: Callable[[Side | None], Side | None] = _asks_nobody,
     ) -> None:
         self.side_of = side_of
         self.put = put
+        self.ask = ask
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -61,13 +76,21 @@ class Transfers:
         # is the device's already.
         if held == wanted or (wanted == "device" and not held):
             return _TO(x, *args, **kwargs)
-        if wanted == "host":
-            _CPU(x)  # a capture refuses this call, as a device does
         # `copy` is the third argument of `to(other, non_blocking, copy)` and the fourth of
         # `to(device, dtype, non_blocking, copy)`. Dropped, because it is given by keyword here.
         before_copy = 2 if args and isinstance(args[0], torch.Tensor) else 3
-        copy = _TO(x, *args[:before_copy], **{**kwargs, "copy": True})
-        self.put(copy, wanted)
+        waits = not kwargs.get("non_blocking", args[before_copy - 1 : before_copy] == (True,))
+        if wanted == "host":
+            _CPU(x)  # a capture refuses this call, as a device does
+            if waits:
+                wait()
+        before = self.ask(wanted)
+        try:
+            copy = _TO(x, *args[:before_copy], **{**kwargs, "copy": True})
+        finally:
+            self.ask(before)
+        # Torch pins what it copies to without waiting.
+        self.put(copy, wanted, pinned=wanted == "host" and not waits)
         return copy
 
     def _destination(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Side:
@@ -80,6 +103,7 @@ class Transfers:
         found = _CPU(x, *args, **kwargs)
         if self.side_of(x) == "host":
             return found
+        wait()
         copy = found.clone(memory_format=torch.preserve_format) if found is x else found
         self.put(copy, "host")
         return copy
@@ -100,6 +124,15 @@ class Transfers:
 
 
 _active: list[Transfers] = []
+
+
+def pinned(tensor: torch.Tensor) -> torch.Tensor:
+    """Count memory of the host as pinned, which a torch without a GPU cannot ask for."""
+    if _active:
+        _active[-1].put(tensor, "host", pinned=True)
+    return tensor
+
+
 _converting = [False]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from fuzzgraph.finding import Finding
 from fuzzgraph.reporting.causes import causes, ranked
 from fuzzgraph.reporting.plain_text import finding_text
-from fuzzgraph.reporting.skipped import not_run, unchecked
+from fuzzgraph.reporting.skipped import not_run, unchecked_of_run
 from fuzzgraph.reporting.summary_text import (
     NEXT,
     duration_text,
@@ -38,7 +38,7 @@ def markdown(summary: RunSummary, nights: Sequence[TrendPoint] = ()) -> str:
     head = [f"# FuzzGraph run: {_cut(plain(verdict_line(summary)))}"]
     if summary.error:
         head.append(f"**The run failed:** {code_span(_cut(summary.error))}")
-    missed = [f"**Not checked:** {_cut(plain(line))}" for line in unchecked(summary.unchecked)]
+    missed = [f"**Not checked:** {_cut(plain(line))}" for line in unchecked_of_run(summary)]
     if missed:
         head.append(_within("\n\n".join(missed), _LONGEST_PART))
     if summary.damaged:

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Mapping
 
 from fuzzgraph.run.events import Export, Left, ReportedFinding, RunSummary
+from fuzzgraph.run.spec import Setup
 from fuzzgraph.text.numbers import bytes_text, counted
 
 _UNDONE: dict[Left, tuple[str, str]] = {
@@ -15,6 +16,8 @@ _UNDONE: dict[Left, tuple[str, str]] = {
 }
 """What is counted, and what was not done with it."""
 
+_LINES = 3
+"""Lines that give late copies and are named."""
 _UNSUPPORTED = "unsupported by target"
 """Why a case was skipped of which no reason is on record."""
 
@@ -91,6 +94,47 @@ prepare']
     return [f"outside of guarded memory, where overruns hit no red zone: {told}"] if told else []
 
 
+def unchecked_of_run(summary: RunSummary) -> list[str]:
+    """What was to be checked and was not, one line for each reason."""
+    late = summary.late_copies, summary.unrepeatable
+    return [*unchecked(summary.unchecked), *not_overlapped(summary.setup, *late)]
+
+
+def not_overlapped(setup: Setup, copies: Mapping[str, int], unrepeatable: int) -> list[str]:
+    """What `--overlap` was to check and did not.
+
+    Args:
+        copies: line of the engine -> late copies that it gave.
+        unrepeatable: steps whose late copies were not judged.
+
+    >>> not_overlapped(Setup(overlap=True), {"a.py:1 in f": 2}, 1)
+    ['late copies of 1 step: the step did not repeat itself']
+    """
+    if not setup.overlap:
+        return []
+    if not copies:
+        return ["--overlap: the engine made no copy from pinned memory without waiting for it"]
+    if not unrepeatable:
+        return []
+    return [f"late copies of {counted(unrepeatable, 'step')}: the step did not repeat itself"]
+
+
+def overlapped(copies: Mapping[str, int]) -> list[str]:
+    """How many copies ran late, and the lines that gave most of them; empty where there was none.
+
+    >>> overlapped({"a.py:1 in f": 2, "b.py:3 in g": 4})
+    ['6 copies from pinned memory ran late, given at b.py:3 in g (4), a.py:1 in f (2)']
+    """
+    if not copies:
+        return []
+    most = sorted(copies.items(), key=lambda entry: -entry[1])
+    given = ", ".join(f"{line} ({count})" for line, count in most[:_LINES])
+    others = most[_LINES:]
+    more = f" and {counted(len(others), 'other line')}" if others else ""
+    late = counted(sum(copies.values()), "copy")
+    return [f"{late} from pinned memory ran late, given at {given}{more}"]
+
+
 def skipped_most(summary: RunSummary) -> list[str]:
     """The most frequent reason, where generated cases were skipped: those are drawn for the target;
     empty elsewhere."""
@@ -119,7 +163,7 @@ def not_run(summary: RunSummary) -> list[tuple[str, str]]:
         rows.append(("retried", killed_text(summary.killed)))
     rows += [("a part of the log", f"could not be read: {line}") for line in summary.damaged]
     rows += [("an entry", f"could not be used: {line}") for line in summary.bad_entries]
-    rows += [("a check", line) for line in unchecked(summary.unchecked)]
+    rows += [("a check", line) for line in unchecked_of_run(summary)]
     rows += [("a guard", line) for line in unguarded(summary.unguarded)]
     rows += _repros(summary)
     rows += [("not generated", f"unsupported by target: {line}") for line in summary.beyond]

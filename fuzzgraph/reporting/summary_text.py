@@ -8,6 +8,8 @@ from fuzzgraph.reporting.causes import Cause, causes
 from fuzzgraph.reporting.plain_text import finding_brief, finding_text
 from fuzzgraph.reporting.skipped import (
     killed_text,
+    not_overlapped,
+    overlapped,
     skipped_most,
     unchecked,
     undone_of_run,
@@ -135,6 +137,9 @@ def _figures(summary: RunSummary) -> list[str]:
     lines += [f"  {line}" for line in skipped_most(summary)]
     lines += [f"  {line}" for line in unchecked(summary.unchecked)]
     lines += [f"  {line}" for line in unguarded(summary.unguarded)]
+    late = summary.late_copies, summary.unrepeatable
+    lines += [f"  not checked: {line}" for line in not_overlapped(summary.setup, *late)]
+    lines += [f"  with the host a step ahead, {line}" for line in overlapped(summary.late_copies)]
     lines += [
         f"  kernels run by Triton's own interpreter, {counted(count, 'time')}: {name}"
         for name, count in summary.fallbacks.items()

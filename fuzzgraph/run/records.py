@@ -138,6 +138,8 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
     steps: int = 0
     skipped: int = 0
     nondeterministic: int = 0
+    unrepeatable: int = 0
+    """Steps whose late copies were not judged, because a step did not repeat itself."""
     deaths: int = 0
     """Times the engine's process died or hung; 0 where it has none of its own."""
     killed: int = 0
@@ -156,6 +158,8 @@ class NamedCounts(Counts, frozen=True, kw_only=True):
     """Why accesses and races of Triton kernels were not checked -> their launches."""
     unguarded: dict[str, int] = {}
     """Stage -> bytes that a device's allocator handed out in it and no guard covers."""
+    late_copies: dict[str, int] = {}
+    """Line of the engine -> copies from pinned memory that it gave and that ran late."""
     repeats: dict[FindingId, int] = {}
     """Finding id -> how many further cases showed it."""
     quarantined: dict[str, int] = {}

@@ -40,6 +40,16 @@ class VerdictLike(Protocol):
         ...
 
     @property
+    def late_copies(self) -> Mapping[str, int]:
+        """Line of the engine -> copies that it gave and that ran late."""
+        ...
+
+    @property
+    def unrepeatable(self) -> int:
+        """Steps whose late copies were not judged."""
+        ...
+
+    @property
     def branches(self) -> frozenset[str]:
         """Branches of the engine that the case took; empty unless they are traced."""
         ...

@@ -107,6 +107,14 @@ class Setup(
         Option("Also run each step with NaN in all memory that its batch does not own."),
     ] = False
     """Finds masked loads that end in 0 * NaN; such findings have the symptom "nan_mismatch"."""
+    overlap: Annotated[
+        bool,
+        Option(
+            "Also run each step with the host a step ahead, as servers overlap them: copies from "
+            "pinned memory run as late as CUDA allows."
+        ),
+    ] = False
+    """Finds pinned buffers that are rewritten before the copy out of them need have run."""
     second_opinion: Annotated[
         bool,
         Option(

@@ -292,6 +292,11 @@ def _of_mismatch(finding: Finding) -> str:
 
 
 def _of_reads(finding: Finding) -> str:
+    if copied := finding.detail.get("copied_at"):
+        return (
+            f"{_during(finding)}, {finding.buffer} may come from the next step: pinned memory is"
+            f" rewritten before the copy out of it, given at {copied}, need have run"
+        )
     source = finding.detail.get("blamed", "")
     blamed = f": it reads {source}" if source else ""
     return (

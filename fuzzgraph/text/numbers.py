@@ -41,9 +41,9 @@ def counted(number: int, noun: str) -> str:
 def plural(noun: str) -> str:
     """More than one of it.
 
-    >>> plural("entry"), plural("launch"), plural("slot")
-    ('entries', 'launches', 'slots')
+    >>> plural("copy"), plural("entry"), plural("launch"), plural("slot")
+    ('copies', 'entries', 'launches', 'slots')
     """
-    if noun.endswith("ry"):
+    if noun.endswith(("ry", "py")):
         return f"{noun[:-1]}ies"
     return f"{noun}es" if noun.endswith(("ss", "ch")) else f"{noun}s"

@@ -215,6 +215,8 @@ class WorkerClient:
             fallbacks=answer.fallbacks,
             unchecked=answer.unchecked,
             unguarded=answer.unguarded,
+            late_copies=answer.late_copies,
+            unrepeatable=answer.unrepeatable,
             branches=answer.branches,
         )
 

@@ -132,6 +132,8 @@ class Answer(_Message, frozen=True):
     fallbacks: dict[str, int] = {}
     unchecked: dict[str, int] = {}
     unguarded: dict[str, int] = {}
+    late_copies: dict[str, int] = {}
+    unrepeatable: int = 0
     branches: frozenset[str] = frozenset()
     reached: dict[str, tuple[int, ...]] = {}
     """Watched statements that no earlier answer has named."""

@@ -122,6 +122,8 @@ class RequestHandler:
             fallbacks=dict(verdict.fallbacks),
             unchecked=dict(verdict.unchecked),
             unguarded=dict(verdict.unguarded),
+            late_copies=dict(verdict.late_copies),
+            unrepeatable=verdict.unrepeatable,
             branches=verdict.branches,
             reached=self._watched.fresh(),
         )

@@ -6,11 +6,13 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from fuzzgraph.case import Case
 from fuzzgraph.execution import Execution
 from fuzzgraph.finding import FindingKey
 from fuzzgraph.ports import Target
-from fuzzgraph.run.spec import Graphs, Setup
+from fuzzgraph.run.spec import DEFAULT_SETUP, Graphs, Setup
 from fuzzgraph.strategies import DEFAULT, cases, draw
 
 _KINDS: tuple[Graphs, Graphs] = ("recorder", "emulated")
@@ -37,11 +39,13 @@ class Agreement:
             self.different.append((case, one, two))
 
 
-def both(open_it: Callable[[], Target], case: Case) -> tuple[Seen, Seen]:
+def both(
+    open_it: Callable[[], Target], case: Case, setup: Setup = DEFAULT_SETUP
+) -> tuple[Seen, Seen]:
     """What the recorder and what the emulated device give on one case, in fresh sessions."""
     seen = []
     for kind in _KINDS:
-        with closing(Execution(open_it(), Setup(graphs=kind))) as execution:
+        with closing(Execution(open_it(), replace(setup, graphs=kind))) as execution:
             seen.append(_seen(execution, case))
     return seen[0], seen[1]
 

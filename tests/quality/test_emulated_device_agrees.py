@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from fuzzgraph.faults import FAULTS, open_fault
+from fuzzgraph.faults import FAULTS, open_fault, setup_of
 from fuzzgraph.targets import open_target
 from tests.quality.agreement import both, on_drawn_cases
 from tests.quality.test_planted_faults import stored
@@ -19,7 +19,7 @@ DIFFERENCES: dict[str, str] = {}
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_planted_fault_gives_the_same_findings(name: str) -> None:
-    recorder, emulated = both(lambda: open_fault(name), stored(name))
+    recorder, emulated = both(lambda: open_fault(name), stored(name), setup_of(FAULTS[name]))
     assert recorder[0]
     assert (emulated == recorder) == (name not in DIFFERENCES)
 

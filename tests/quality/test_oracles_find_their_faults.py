@@ -8,11 +8,11 @@ import pytest
 
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
 from fuzzgraph.execution import Execution
-from fuzzgraph.faults import open_fault
+from fuzzgraph.faults import FAULTS, healthy_twin, open_fault
 from fuzzgraph.finding import Finding
 from fuzzgraph.oracles import ORACLES
 from fuzzgraph.ports import Target
-from fuzzgraph.targets import open_target
+from fuzzgraph.run.spec import Setup
 from fuzzgraph.targets.builtin import BuiltinTarget
 from fuzzgraph.targets.builtin.components import Components
 from fuzzgraph.targets.builtin.metadata.builder import MetadataBuilder
@@ -34,6 +34,9 @@ class Exclusive:
 
     def opened(self) -> Target:
         return open_fault(self.fault) if self.engine is None else BuiltinTarget(self.engine)
+
+    def healthy(self) -> Target:
+        return healthy_twin(FAULTS[self.fault]) if self.fault in FAULTS else BuiltinTarget()
 
 
 class FrozenShort(GraphRunner):
@@ -96,6 +99,12 @@ EXCLUSIVES: tuple[Exclusive, ...] = (
         case_of(decode(4), decode(5)),
     ),
     Exclusive(
+        "overlap",
+        "vllm-pr-24527-pinned-inputs-reused-at-once",
+        "seq_lens",
+        case_of(decode(4), decode(5)),
+    ),
+    Exclusive(
         "eager",
         "vllm-pr-28702-replay-splits-otherwise",
         "attention",
@@ -115,7 +124,7 @@ by_oracle = pytest.mark.parametrize("known", EXCLUSIVES, ids=lambda known: known
 
 def findings(target: Target, known: Exclusive, *, without: str = "") -> tuple[Finding, ...]:
     oracles = [oracle for oracle in ORACLES if oracle.name != without]
-    execution = Execution(target, oracles=oracles)
+    execution = Execution(target, Setup(overlap=known.oracle == "overlap"), oracles=oracles)
     found = execution.run_case(known.case).findings
     execution.close()
     return found
@@ -134,7 +143,7 @@ def test_the_oracle_alone_catches_its_fault_and_names_the_buffer(known: Exclusiv
 
 @by_oracle
 def test_the_oracle_is_silent_on_the_healthy_twin(known: Exclusive) -> None:
-    assert findings(open_target("builtin"), known) == ()
+    assert findings(known.healthy(), known) == ()
 
 
 @by_oracle

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import get_args
 
@@ -11,11 +13,10 @@ import pytest
 from fuzzgraph.case import Case, load_case
 from fuzzgraph.errors import UsageError
 from fuzzgraph.execution import Execution
-from fuzzgraph.faults import FAULTS, fault_named, open_fault, score
+from fuzzgraph.faults import FAULTS, fault_named, healthy_twin, open_fault, score, setup_of
 from fuzzgraph.finding import CLAUSES
 from fuzzgraph.repro import export_script
 from fuzzgraph.run.events import Setup
-from fuzzgraph.targets import open_target
 from fuzzgraph.targets.builtin.components import Components
 from fuzzgraph.targets.builtin.faults.fault import Kind
 
@@ -28,23 +29,33 @@ def stored(name: str) -> Case:
 
 
 @pytest.fixture(scope="module")
-def healthy() -> Execution:
-    return Execution(open_target("builtin"), cache_size=4)
+def healthy() -> Callable[[str], Execution]:
+    """By the name of a fault, the engine that it was planted in."""
+
+    @cache
+    def opened(overlap: bool) -> Execution:
+        fault = next(each for each in FAULTS.values() if each.overlap == overlap)
+        return Execution(healthy_twin(fault), Setup(overlap=overlap), cache_size=4)
+
+    return lambda name: opened(FAULTS[name].overlap)
 
 
 @every_fault
 def test_a_fault_is_found_on_its_stored_case_and_exported_as_a_script(name: str) -> None:
-    case, execution = stored(name), Execution(open_fault(name))
+    setup = setup_of(FAULTS[name])
+    case, execution = stored(name), Execution(open_fault(name), setup)
     findings = execution.run_case(case).findings
     execution.close()
     assert findings
-    script = export_script(case, findings[0], Setup(target="builtin", fault=name), proven=False)
+    script = export_script(case, findings[0], setup, proven=False)
     assert ast.parse(script) and findings[0].clause in script
 
 
 @every_fault
-def test_the_healthy_engine_passes_the_case_of_a_fault(name: str, healthy: Execution) -> None:
-    assert healthy.run_case(stored(name)).findings == ()
+def test_the_healthy_engine_passes_the_case_of_a_fault(
+    name: str, healthy: Callable[[str], Execution]
+) -> None:
+    assert healthy(name).run_case(stored(name)).findings == ()
 
 
 @every_fault

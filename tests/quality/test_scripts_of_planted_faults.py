@@ -11,7 +11,7 @@ import pytest
 
 from fuzzgraph.case import Case, load_case
 from fuzzgraph.execution import Execution
-from fuzzgraph.faults import FAULTS, open_fault
+from fuzzgraph.faults import FAULTS, open_fault, setup_of
 from fuzzgraph.finding import CLAUSES, Finding
 from fuzzgraph.repro import NotStandalone, standalone_script
 from fuzzgraph.targets import open_target
@@ -36,7 +36,7 @@ class Ran:
 
 def scripts_of(name: str, case: Case) -> tuple[Ran, dict[str, str]]:
     """The scripts of the fault's engine and of the healthy one for the same finding."""
-    execution = Execution(open_fault(name), cache_size=0)
+    execution = Execution(open_fault(name), setup_of(FAULTS[name]), cache_size=0)
     ran = Ran(execution.run_case(case).findings[0])
     execution.close()
     try:

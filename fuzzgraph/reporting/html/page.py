@@ -18,7 +18,7 @@ from fuzzgraph.reporting.html.memory_map import memory_map
 from fuzzgraph.reporting.html.repro_texts import Room, Rooms, files_beside, repro_texts
 from fuzzgraph.reporting.html.timeline import timeline
 from fuzzgraph.reporting.html.trend_chart import trend_chart
-from fuzzgraph.reporting.skipped import not_run, unchecked, undone_text
+from fuzzgraph.reporting.skipped import not_run, overlapped, unchecked_of_run, undone_text
 from fuzzgraph.reporting.summary_text import (
     NEXT,
     nothing_found,
@@ -113,7 +113,8 @@ def html(summary: RunSummary, material: Material | None = None) -> str:
         grid=coverage_grid(summary),
         openings=open_pairs(summary),
         not_run=not_run(summary),
-        unchecked=unchecked(summary.unchecked),
+        unchecked=unchecked_of_run(summary),
+        overlapped=overlapped(summary.late_copies),
         short=short,
         web_link=web_link,
     )

@@ -45,6 +45,8 @@ def _kind(finding: Finding) -> type[ScriptCheck]:
         raise NotStandalone("it happened before the first step")
     if finding.oracle == "handover":
         raise NotStandalone("what is handed over is the engine's Python, and no operation shows it")
+    if finding.oracle == "overlap" or finding.detail.get("run") == "ahead":
+        raise NotStandalone("torch alone copies at once on a CPU, and on a GPU late by chance only")
     if finding.oracle not in _KINDS:
         raise NotStandalone(f"oracle {finding.oracle!r} is not one of FuzzGraph's own")
     if finding.symptom in _UNSHOWN:

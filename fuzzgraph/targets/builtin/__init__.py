@@ -15,6 +15,7 @@ __all__ = ["TARGETS", "BuiltinTarget", "Components"]
 
 TARGETS = (
     TargetEntry("builtin", "builtin.target", "BuiltinTarget", {"kernels": "torch"}),
+    TargetEntry("builtin-pinned", "builtin.target", "BuiltinTarget", {"inputs": "pinned"}),
     TargetEntry("builtin-triton", "builtin.target", "BuiltinTarget", {"kernels": "triton"}),
 )
 

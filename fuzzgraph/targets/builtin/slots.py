@@ -239,9 +239,10 @@ def decode_registry(
     pool: InputPool,
     device: torch.device,
     slots: type[Slots] = Slots,
+    registry: type[BufferRegistry] = BufferRegistry,
 ) -> BufferRegistry:
     """Registry of a runner that pads request rows."""
-    return BufferRegistry(slots(config, mode).for_decode(), largest, pool, device)
+    return registry(slots(config, mode).for_decode(), largest, pool, device)
 
 
 def prefill_registry(
@@ -251,6 +252,7 @@ def prefill_registry(
     pool: InputPool,
     device: torch.device,
     slots: type[Slots] = Slots,
+    registry: type[BufferRegistry] = BufferRegistry,
 ) -> BufferRegistry:
     """Registry of a runner that pads tokens."""
-    return BufferRegistry(slots(config, mode).for_prefill(), largest, pool, device)
+    return registry(slots(config, mode).for_prefill(), largest, pool, device)

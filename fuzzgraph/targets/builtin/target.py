@@ -9,6 +9,7 @@ from fuzzgraph.case import LONGEST_CONTEXT, EngineConfig
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.builtin.components import Components
 from fuzzgraph.targets.builtin.session import BuiltinSession
+from fuzzgraph.targets.builtin.staging import StagedRegistry, staged_by
 
 _EVERYTHING = WIDEST.replace(
     page_sizes=(1, 16, 32, 64, 128, 3, 5, 256, 480),
@@ -50,6 +51,8 @@ class BuiltinTarget:
         name: what findings call it.
         kernels: what cases are drawn for; either kind is served when a case asks for it. Triton's
             interpreter takes some hundred milliseconds for what torch does in one.
+        inputs: memory of the host from which the healthy engine copies its inputs; where it is
+            pinned, nothing waits for these copies.
     """
 
     about: str
@@ -62,10 +65,14 @@ class BuiltinTarget:
         components: Components | None = None,
         name: str = "builtin",
         kernels: Literal["torch", "triton"] = "torch",
+        inputs: Literal["pageable", "pinned"] = "pageable",
     ) -> None:
         self.name = name
         self.about = f"the built-in engine with kernels in {kernels.capitalize()}"
-        self.components = components if components is not None else Components()
+        if inputs == "pinned":
+            self.about += ", inputs copied from pinned memory"
+        healthy = staged_by(StagedRegistry) if inputs == "pinned" else Components()
+        self.components = healthy if components is None else components
         self.capabilities = _EVERYTHING.replace(kernels=(kernels,))
         self.outputs_judged = {mode: "" for mode in _EVERYTHING.modes if mode != "idle"}
 

@@ -14,7 +14,9 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from fuzzgraph.memory.device_work import copies_given, wait
 from fuzzgraph.memory.side_requests import SESSION_CPU, is_cuda
+from fuzzgraph.memory.transfers import pinned
 from fuzzgraph.relays import relay
 from fuzzgraph.targets.offline.patching import replaced_names
 from fuzzgraph.targets.offline.stub import Stub
@@ -31,7 +33,7 @@ __all__ = [
 
 
 class CudaMeansCpu(TorchFunctionMode):
-    """Every `cuda` in a call of torch means the CPU, and pinned memory is ordinary memory."""
+    """Every `cuda` in a call of torch means the CPU, and pinned memory is memory counted so."""
 
     @relay
     def __torch_function__(
@@ -42,13 +44,16 @@ class CudaMeansCpu(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         if func is _PIN_MEMORY:
-            return args[0].clone()  # a device's host copies to memory that it pins
+            return pinned(args[0].clone())  # a device's host copies to memory that it pins
         # Called for every operation, attributes of tensors among them, hundreds of times a step.
         for arg in args:
             if type(arg) in _NAMES:
                 args = tuple(SESSION_CPU if is_cuda(arg) else arg for arg in args)
                 break
-        return func(*args, **_without_cuda(kwargs)) if kwargs else func(*args)
+        if not kwargs:
+            return func(*args)
+        made = func(*args, **_without_cuda(kwargs))
+        return pinned(made) if kwargs.get("pin_memory") else made
 
 
 class ClaimsCuda(TorchFunctionMode):
@@ -96,14 +101,29 @@ def _without_cuda(kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Done:
-    """A stream or an event: on a CPU each call ends before the next begins, so all is done."""
+    """A stream or an event: on a CPU each call ends before the next begins, so all is done, and
+    waiting for it shows on a late stream only."""
 
     cuda_stream = 0
+    _recorded: int | None = None
+    """Copies that were given when an event was recorded; None for streams."""
 
     def __init__(self, *_: Any, **__: Any) -> None: ...
 
     def query(self) -> bool:
+        self.synchronize()  # it says that all is done
         return True
+
+    def record(self, *_: Any, **__: Any) -> None:
+        self._recorded = copies_given()
+
+    def record_event(self, event: _Done | None = None) -> _Done:
+        found = _Done() if event is None else event
+        found.record()
+        return found
+
+    def synchronize(self) -> None:
+        wait(self._recorded)
 
     def elapsed_time(self, other: Any) -> float:
         return 0.0
@@ -116,7 +136,7 @@ class _Done:
     def _nothing(self, *_: Any, **__: Any) -> _Done:
         return self
 
-    record = record_event = synchronize = wait = wait_event = wait_stream = _nothing
+    wait = wait_event = wait_stream = _nothing
 
 
 _DONE = _Done()
@@ -126,6 +146,11 @@ def _nothing() -> Callable[..., None]:
     """A function of its own for each name: torch's compiler keeps a rule for each by the function,
     and refuses two names for one."""
     return lambda *_, **__: None
+
+
+def _waiting() -> Callable[..., None]:
+    """The same for what waits for all work."""
+    return lambda *_, **__: wait()
 
 
 # Of a Hopper GPU, so that engines choose the code that they ship for servers; few
@@ -161,7 +186,7 @@ STREAMS: Mapping[str, Any] = {
     "default_stream": lambda *_: _DONE,
     "stream": _Done,
     "set_stream": _nothing(),
-    "synchronize": _nothing(),
+    "synchronize": _waiting(),
     "empty_cache": _nothing(),
     "device": _Done,
     "current_device": lambda: 0,
@@ -178,7 +203,7 @@ STREAMS: Mapping[str, Any] = {
 """Names of torch.cuda that order work on the device and account for its memory."""
 
 ACCELERATOR: Mapping[str, Any] = {
-    "synchronize": _nothing(),
+    "synchronize": _waiting(),
     "empty_cache": _nothing(),
     "reset_peak_memory_stats": _nothing(),
     "current_stream": lambda *_: _DONE,

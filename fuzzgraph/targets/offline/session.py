@@ -189,6 +189,11 @@ class GraphSession:
         seen.types = self.types()
         return seen
 
+    def drop_handed(self) -> None:
+        """Forget what was handed over for a preparation that no replay follows."""
+        for watch in self._watches:
+            watch.begin()
+
     def captured_addresses(self) -> Mapping[str, tuple[torch.Tensor, int]]:
         """Of the graph replayed last (at first the largest); none after an eager step."""
         if self.ran_eagerly:  # what was written belongs to no graph

@@ -85,6 +85,12 @@ class RunnerSession(GraphSession):
     served_kind: type[ServedRequests] = ServedRequests
     async_scheduling = False
     """Whether the server plans a step before it has read what the last one sampled."""
+
+    @property
+    def overlaps(self) -> bool:
+        """Without it the server waits for a step before it prepares the next one."""
+        return self.async_scheduling
+
     cudagraph_mode: str | None = None
     """Of `--compilation-config`; full graphs of the case's mode by default."""
     compilation_mode = NOT_COMPILED

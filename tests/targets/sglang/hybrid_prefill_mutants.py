@@ -15,7 +15,7 @@ from fuzzgraph.targets.sglang.runners.hybrid_prefill import (
     DeltaNetPrefillTarget,
     FlatGatesPrefillTarget,
 )
-from fuzzgraph.targets.sglang.stubs import model_runner
+from fuzzgraph.targets.sglang.stubs import hybrid_pools, model_runner
 
 Change = Callable[[Any], None]
 """What becomes of the recurrent backend of an opened session."""
@@ -52,7 +52,7 @@ def _around_kernel(recurrent: Any, name: str, wrap: Callable[..., Any]) -> None:
 def inputs_in_float32() -> DeltaNetPrefillTarget:
     """The convolution keeps its inputs in another dtype than the model computes in."""
     target = DeltaNetPrefillTarget("sglang-gdn-prefill")
-    open_session, state_pool = target.open_session, model_runner.state_pool
+    open_session, state_pool = target.open_session, hybrid_pools.state_pool
 
     def wide_pool(config: EngineConfig, *rest: Any) -> Any:
         return state_pool(msgspec.structs.replace(config, dtype="float32"), *rest)

@@ -12,6 +12,7 @@ from fuzzgraph.targets.builtin.faults import (
     forms,
     frozen_scalars,
     kv_groups,
+    late_copies,
     lengths,
     local_counts,
     metadata_upgrade,
@@ -47,4 +48,5 @@ FAULTS: tuple[Fault, ...] = (
     *omissions.FAULTS,
     *forms.FAULTS,
     *kv_groups.FAULTS,
+    *late_copies.FAULTS,
 )

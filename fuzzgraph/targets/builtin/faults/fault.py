@@ -36,6 +36,7 @@ Kind = Literal[
     "shape or dtype",
     "padded outputs",
     "KV cache groups",
+    "late copies",
 ]
 """Classes of historical bugs; every one has a fault."""
 
@@ -55,6 +56,8 @@ class Fault:
     """What a case must contain for the fault to act."""
     components: Components
     """The engine with the fault in it."""
+    overlap: bool = False
+    """Whether it shows only where the host is a step ahead of the device (`--overlap`)."""
     needs: str = ""
     """Why the trigger takes more than three steps or requests; '' where it does not."""
 

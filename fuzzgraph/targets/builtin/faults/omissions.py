@@ -3,36 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import torch
 
-from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.targets.builtin.attention import AttentionBatch
 from fuzzgraph.targets.builtin.faults.fault import Fault, engine, metadata
-from fuzzgraph.targets.builtin.input_pool import InputPool
 from fuzzgraph.targets.builtin.metadata.builder import BuiltView, MetadataBuilder
 from fuzzgraph.targets.builtin.metadata.page_table import PageTable, PageView
 from fuzzgraph.targets.builtin.model import BuiltinModel
 from fuzzgraph.targets.builtin.registry import BufferRegistry, FillContext, GraphSlot
-from fuzzgraph.targets.builtin.shape import Extent
-from fuzzgraph.targets.builtin.slots import Slots
+from fuzzgraph.targets.builtin.slots import decode_registry
 from fuzzgraph.world import RESERVED_SLOT
 
 
 class KeepsOmitted(BufferRegistry):
     def neutralize(self, slot: GraphSlot, context: FillContext) -> None:
         pass
-
-
-def keeps_omitted(
-    config: EngineConfig,
-    mode: Mode,
-    largest: Extent,
-    pool: InputPool,
-    device: torch.device,
-    slots: type[Slots],
-) -> BufferRegistry:
-    return KeepsOmitted(slots(config, mode).for_decode(), largest, pool, device)
 
 
 class CopiesLargerPagesOnly(PageTable):
@@ -60,7 +47,7 @@ FAULTS = (
         kind="padded row stale",
         clause="history",
         trigger="mrope present, then absent",
-        components=engine(decode_registry=keeps_omitted),
+        components=engine(decode_registry=partial(decode_registry, registry=KeepsOmitted)),
     ),
     Fault(
         name="sglang-pr-34833-page-table-of-larger-pages-only",

@@ -1,0 +1,162 @@
+"""Runs a step with the host a step ahead of the device, as servers that overlap steps do.
+
+Nothing waits between `prepare_replay`, `replay` and what the engine does for the next step, and
+copies from pinned memory run as late as they may: on a CPU by `graphs.late_copies`, on a device by
+work that keeps it busy meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from dataclasses import replace
+
+from fuzzgraph.execution.attribution import same
+from fuzzgraph.execution.failures import SessionFailed, printable_error
+from fuzzgraph.execution.observed import in_terms_of
+from fuzzgraph.execution.session import OpenSession, Snapshot
+from fuzzgraph.graphs.late_copies import PinnedCopies, late_copies
+from fuzzgraph.graphs.late_stream import LateStream
+from fuzzgraph.observation import Observation, RunFailure, RunKind, StepRecord
+from fuzzgraph.ports import drop_handed, overlaps
+from fuzzgraph.world import Batch
+
+
+class Ahead:
+    """The runs `ahead` of the steps of one case, on one open session.
+
+    Args:
+        execute: runs a step once, from whatever the session holds.
+    """
+
+    def __init__(
+        self, opened: OpenSession, execute: Callable[[Batch, RunKind], Observation]
+    ) -> None:
+        self._opened = opened
+        self._execute = execute
+        self.late_copies: Counter[str] = Counter()
+        """Line of the engine -> late copies that it gave."""
+        self.unrepeatable = 0
+        """Steps that were not judged, because they did not repeat themselves."""
+
+    def run(self, step: StepRecord, following: Batch | None, before: Snapshot) -> None:
+        """Run a step once more; keep what was seen if a late copy read something else.
+
+        Args:
+            step: the record to complete.
+            following: the next batch, for which the host prepares meanwhile; None if there is none.
+            before: the session before the step.
+        """
+        opened = self._opened
+        opened.restore(before)
+        if not overlaps(opened.session):
+            following = None
+        run = self._run_late if opened.memory.device.type == "cpu" else self._run_held
+        run(step, following, before)
+
+    def _run_late(self, step: StepRecord, following: Batch | None, before: Snapshot) -> None:
+        """On a CPU: on a stream that can do the step again."""
+        stream = LateStream(self._opened.memory, before.image)
+        late = late_copies(self._opened.memory, stream)
+        seen = self._seen(step.batch, following, late, stream.unwaited())
+        stream.wait()
+        self.late_copies.update(copy.line for copy in stream.copies)
+        lines = dict.fromkeys(copy.line for copy in stream.copies if copy.rewritten)
+        agrees = self._agrees_with_itself(step, before)
+        if not lines:
+            return
+        step.rewritten = tuple(lines)
+        # What was taken down of the step has to give what the step gave, copies apart.
+        stream.repeat(late=False)
+        if agrees and same(self._in_terms(step.batch, seen), step.runs["replay"]):
+            step.runs["ahead"] = self._late(step, stream, seen)
+        else:
+            self.unrepeatable += 1
+
+    def _run_held(self, step: StepRecord, following: Batch | None, before: Snapshot) -> None:
+        """On a device: while it is held."""
+        given = PinnedCopies()
+        held = ExitStack()
+        held.enter_context(self._opened.graphs.held())
+        held.enter_context(given)
+        seen = self._in_terms(step.batch, self._seen(step.batch, following, held, nullcontext()))
+        self.late_copies.update(given.lines)
+        agrees = self._agrees_with_itself(step, before)
+        if same(seen, step.runs["replay"]):
+            return
+        step.rewritten = tuple(dict.fromkeys(given.lines))
+        if agrees:
+            step.runs["ahead"] = seen
+        else:
+            self.unrepeatable += 1
+
+    def _seen(
+        self,
+        batch: Batch,
+        following: Batch | None,
+        around: AbstractContextManager[object],
+        observing: AbstractContextManager[object],
+    ) -> Observation:
+        """What the device is given for a step, while the host goes on to the next one.
+
+        Args:
+            around: entered for all of it.
+            observing: entered while the harness looks, which an engine would not do here.
+        """
+        opened, session = self._opened, self._opened.session
+        stage = "prepare"
+        try:
+            with opened.memory.over_lanes(), around:
+                session.prepare_replay(batch)
+                stage = "replay"
+                session.replay(batch)
+                stage = "check"
+                with observing:
+                    seen = session.observe(batch)
+                if following is not None:
+                    self._prepare(following)
+        except BaseException as error:
+            opened.border.judge(error, stage, "ahead")
+            raise
+        return seen
+
+    def _prepare(self, following: Batch) -> None:
+        """What the engine's host does for the next step."""
+        # The next step's own state is not written yet, so the engine may well refuse it. Whether it
+        # takes the step is judged when the step is run.
+        with suppress(Exception):
+            if following.via == "eager":
+                self._opened.session.eager(following)
+            else:
+                self._opened.session.prepare_replay(following)
+
+    def _agrees_with_itself(self, step: StepRecord, before: Snapshot) -> bool:
+        """Whether the step, run once more without a lead, gives the same; the session is then at
+        this step again, and not at the next one."""
+        drop_handed(self._opened.session)
+        self._opened.restore(before)
+        return same(self._execute(step.batch, "again"), step.runs["replay"])
+
+    def _late(self, step: StepRecord, stream: LateStream, seen: Observation) -> Observation:
+        """What the step gives with copies as late as they may be.
+
+        Raises:
+            SessionFailed: its kernels fail on that.
+        """
+        try:
+            stream.repeat(late=True)
+        except Exception as error:  # of whatever kind: torch and models of kernels raise it
+            text, where = printable_error(error), ", ".join(step.rewritten)
+            failure = RunFailure("ahead", "replay", "exception", text, where)
+            raise SessionFailed(failure) from error
+        return self._in_terms(step.batch, seen)
+
+    def _in_terms(self, batch: Batch, seen: Observation) -> Observation:
+        """A copy of what was seen, in terms of the batch."""
+        copied = replace(
+            seen,
+            outputs={name: tensor.clone() for name, tensor in seen.outputs.items()},
+            metadata={name: tensor.clone() for name, tensor in seen.metadata.items()},
+        )
+        return in_terms_of(batch, copied, self._opened.session.fields, self._opened.config)

@@ -1,0 +1,63 @@
+"""Clause "reads only what its batch names": not what the host prepares for the next one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from fuzzgraph.finding import Clause, Finding
+from fuzzgraph.observation import Observation, RunKind, StepRecord
+from fuzzgraph.oracles.claims import claim
+from fuzzgraph.oracles.history import history_rows
+from fuzzgraph.oracles.reference import may_follow_padding, too_far_apart
+from fuzzgraph.rules.comparison import Difference, first_difference
+
+
+class Overlap:
+    """A step gives the same when copies from pinned memory run as late as CUDA allows.
+
+    Compared as `history` compares: bit for bit live outputs, used metadata, and of the padded tail
+    what selects memory.
+    """
+
+    name = "overlap"
+    clause: Clause = "reads"
+    needs: frozenset[RunKind] = frozenset({"replay", "ahead"})
+
+    def judge(self, step: StepRecord) -> Iterable[Finding]:
+        replay, ahead = step.runs.get("replay"), step.runs.get("ahead")
+        if replay is None or ahead is None or step.nondeterministic:
+            return
+        for kind in ("metadata", "outputs"):
+            late, in_time = getattr(ahead, kind), getattr(replay, kind)
+            for name, value in in_time.items():
+                worst = _compare(step, name, late[name], value, replay)
+                if worst is not None:
+                    yield self._finding(step, name, worst, kind)
+
+    def _finding(self, step: StepRecord, name: str, worst: Difference, kind: str) -> Finding:
+        lines = ", ".join(step.rewritten)
+        detail: dict[str, Any] = {"rows": "live"} if kind == "outputs" else {}
+        return claim(
+            step,
+            self.name,
+            self.clause,
+            buffer=name,
+            symptom="mismatch",
+            message=f"{name}{worst} where copies run late: pinned memory was rewritten before the"
+            f" copy out of it need have run, given at {lines}",
+            index=list(worst.index),
+            copied_at=lines,
+            **detail,
+        )
+
+
+def _compare(
+    step: StepRecord, name: str, late: torch.Tensor, in_time: torch.Tensor, replay: Observation
+) -> Difference | None:
+    rows = history_rows(step, name, replay)
+    if may_follow_padding(step, name, replay):
+        return too_far_apart(step, name, late[:rows], in_time[:rows])
+    return first_difference(late[:rows], in_time[:rows])

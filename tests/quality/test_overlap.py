@@ -1,0 +1,136 @@
+"""With the host a step ahead, late copies are found that no other run shows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from fuzzgraph.case import Case, EngineConfig
+from fuzzgraph.cli.entry import run_command
+from fuzzgraph.execution import Execution, Verdict
+from fuzzgraph.faults import FAULTS, open_fault
+from fuzzgraph.ports import GraphEngine, Target
+from fuzzgraph.repro import NotStandalone, standalone_script
+from fuzzgraph.run.spec import Graphs, Setup
+from fuzzgraph.strategies import DEFAULT, cases, draw
+from fuzzgraph.targets import open_target
+from fuzzgraph.targets.builtin.faults.late_copies import OneSet
+from fuzzgraph.targets.builtin.session import BuiltinSession
+from fuzzgraph.targets.builtin.staging import staged_by
+from fuzzgraph.targets.builtin.target import BuiltinTarget
+from fuzzgraph.text.finding_text import headline
+from tests.quality.test_oracles_find_their_faults import case_of, decode
+from tests.quality.test_planted_faults import stored
+
+LATE = [name for name, fault in FAULTS.items() if fault.overlap]
+TWO_BATCHES = case_of(decode(4), decode(5))
+
+
+def ran(
+    target: Target, case: Case, graphs: Graphs = "recorder", *, overlap: bool = True
+) -> Verdict:
+    setup = Setup(overlap=overlap, graphs=graphs)
+    with closing(Execution(target, setup, cache_size=0)) as execution:
+        return execution.run_case(case)
+
+
+@pytest.mark.parametrize("name", LATE)
+def test_a_fault_of_late_copies_shows_only_with_the_host_a_step_ahead(name: str) -> None:
+    assert {each.oracle for each in ran(open_fault(name), stored(name)).findings} == {"overlap"}
+    assert ran(open_fault(name), stored(name), overlap=False).findings == ()
+
+
+def test_the_finding_names_the_line_that_gave_the_copy() -> None:
+    verdict = ran(open_fault(LATE[0]), TWO_BATCHES)
+    told = headline(verdict.findings[0])
+    assert "seq_lens may come from the next step" in told and "staging.py" in told
+
+
+def test_it_has_no_script_since_torch_alone_copies_at_once() -> None:
+    finding = ran(open_fault(LATE[0]), TWO_BATCHES).findings[0]
+    with pytest.raises(NotStandalone, match="late by chance"):
+        standalone_script(TWO_BATCHES, finding, open_fault(LATE[0]))
+
+
+def test_an_engine_that_waits_for_a_step_is_given_no_lead() -> None:
+    class Waits(BuiltinTarget):
+        def open(self, config: EngineConfig, graphs: GraphEngine) -> BuiltinSession:
+            session = super().open(config, graphs)
+            session.overlaps = False  # type: ignore[attr-defined]
+            return session
+
+    assert ran(Waits(staged_by(OneSet)), TWO_BATCHES).findings == ()
+    assert ran(BuiltinTarget(staged_by(OneSet)), TWO_BATCHES).findings
+
+
+def test_a_step_that_does_not_repeat_itself_is_counted_and_not_accused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # As if work of the device had been missed: that of the graph is not done again.
+    monkeypatch.setattr("fuzzgraph.graphs.late_stream.LateStream.give", lambda stream, work: work())
+    verdict = ran(open_fault(LATE[0]), TWO_BATCHES)
+    assert verdict.findings == () and verdict.unrepeatable == 1
+
+
+@pytest.mark.parametrize("graphs", ["recorder", "emulated"])
+def test_the_healthy_twin_gives_late_copies_and_no_finding(graphs: Graphs) -> None:
+    target, verdicts = open_target("builtin-pinned"), []
+    with closing(Execution(target, Setup(overlap=True, graphs=graphs))) as execution:
+        note: Callable[[Case], None] = lambda case: verdicts.append(execution.run_case(case))  # noqa: E731
+        draw(cases(target.capabilities, DEFAULT), 7, 12, note)
+    assert not any(verdict.findings or verdict.unrepeatable for verdict in verdicts)
+    assert sum(sum(verdict.late_copies.values()) for verdict in verdicts) > 100
+
+
+def test_an_engine_without_such_copies_gives_none() -> None:
+    assert ran(open_target("builtin"), TWO_BATCHES).late_copies == {}
+
+
+Said = Callable[..., str]
+
+
+@pytest.fixture
+def said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Said:
+    """What `fuzzgraph replay` of two decodes says with some options."""
+    case = tmp_path / "case.json"
+    case.write_bytes(msgspec.json.encode(TWO_BATCHES))
+
+    def call(*options: str) -> str:
+        run_command(["replay", str(case), *options])
+        out, err = capsys.readouterr()
+        return out + err
+
+    return call
+
+
+def test_a_replay_says_how_many_copies_ran_late(said: Said) -> None:
+    out = said("--target", "builtin-pinned", "--overlap")
+    assert "copies from pinned memory ran late, given at staging.py" in out
+
+
+def test_a_replay_says_that_nothing_was_shown_where_none_did(said: Said) -> None:
+    assert "made no copy from pinned memory" in said("--overlap")
+    assert "pinned" not in said()
+
+
+def test_such_a_fault_is_refused_without_the_option(said: Said) -> None:
+    assert "Add --overlap" in said("--fault", LATE[0])
+
+
+@pytest.mark.parametrize("isolation", ["on", "off"])
+def test_a_run_has_the_late_copies_in_its_record_and_its_reports(
+    isolation: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    asked = ["--target", "builtin-pinned", "--overlap", "--isolation", isolation]
+    budget = ["--examples", "2", "--seed", "1", "--corpus", str(tmp_path)]
+    assert run_command(["run", *asked, *budget, "--out", str(out)]) == 0
+    (line,) = json.loads((out / "summary.json").read_text())["late_copies"]
+    assert "staging.py" in line
+    assert "from pinned memory ran late" in capsys.readouterr().out
+    assert "from pinned memory ran late" in (out / "report.html").read_text()
