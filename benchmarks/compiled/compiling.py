@@ -88,6 +88,7 @@ def _in_the_fork(
     code = _OURS
     try:
         os.setpgid(0, 0)
+        os.dup2(errors, 1)  # Triton prints what an assembler refuses
         os.dup2(errors, 2)
         _compile_here(notes, work, out)
         code = 0
@@ -134,6 +135,8 @@ def prepared(note: Note, architecture: Architecture, made: _Made) -> Callable[[]
     from triton.compiler import ASTSource, make_backend
     from triton.runtime import driver
 
+    if not architecture.dependent_launch:
+        note = note.without_dependent_launch()
     target = architecture.target()
     driver.set_active(_Driver(target))
     backend = make_backend(target)

@@ -49,6 +49,10 @@ class Note:
         shape = [(name, _kind(name, kinds, self.values)) for name, kinds in self.types.items()]
         return self.kernel, repr(shape), repr(sorted(self.options.items()))
 
+    def without_dependent_launch(self) -> Note:
+        """The launch of an engine whose device has none."""
+        return replace(self, values=_off(self.values), options=_off(self.options))
+
     def in_bfloat16(self) -> Note | None:
         """The same launch where all that is float16 is bfloat16; None if nothing is."""
         types = {name: tuple(map(_as_bfloat16, kinds)) for name, kinds in self.types.items()}
@@ -71,6 +75,15 @@ def _kind(name: str, kinds: tuple[Any, ...], values: Mapping[str, Any]) -> Any:
 
 class _One(int):
     """An argument that is compiled in because it is 1, though the kernel does not ask for it."""
+
+
+_DEPENDENT_LAUNCH = frozenset({"launch_pdl", "enable_pdl", "use_pdl", "pdl", "use_gdc"})
+"""What engines call the constants and options that ask for it, in small letters."""
+
+
+def _off(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    wanted = {name for name in given if name.lower() in _DEPENDENT_LAUNCH}
+    return {name: False if name in wanted else value for name, value in given.items()}
 
 
 def _as_bfloat16(kind: Any) -> Any:

@@ -23,9 +23,10 @@ float16 was also compiled with bfloat16. A kernel that compiles and asks for mor
 the device has counts as refused, because a launch would be.
 
 Constants are those that the engine chose here, where it takes the machine for an NVIDIA GPU: on AMD
-it may choose others. Of autotuned kernels the first config was compiled, and of launches that
-differ only in which numbers are 1, or which ones 16 divides, the first. Of a kernel with the same
-kinds of floats at the same head dims {most} were compiled, where more were launched."""
+it may choose others. Kernels begin while those before them end where the architecture has such
+launches. Of autotuned kernels the first config was compiled, and of launches that differ only in
+which numbers are 1, or which ones 16 divides, the first. Of a kernel with the same kinds of floats
+at the same head dims {most} were compiled, where more were launched."""
 
 
 def page(found: Found, cases: int, most: int) -> str:

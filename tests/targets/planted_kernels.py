@@ -1,4 +1,4 @@
-"""Kernels of which one compiles, two are refused here or there, and one ends its compiler.
+"""Kernels that compile, that are refused here or there, and one that ends its compiler.
 
 As a script it launches each in Triton's interpreter, and prints what the compilers of the named
 architectures make of it.
@@ -27,6 +27,14 @@ def end_the_process(_semantic=None):
 end_the_process.__triton_builtin__ = True
 
 
+def wait_for_the_kernel_before(_semantic=None):
+    """Nothing in the interpreter; an instruction that few architectures have."""
+    return tl.extra.cuda.gdc_wait(_semantic=_semantic) if _semantic is not None else None
+
+
+wait_for_the_kernel_before.__triton_builtin__ = True
+
+
 @triton.jit
 def one_more(x):
     return x + 1
@@ -51,6 +59,19 @@ def dies(x):
 
 
 @triton.jit
+def begins_early(x, launch_pdl: tl.constexpr):
+    if launch_pdl:
+        wait_for_the_kernel_before()
+    tl.store(x, 1.0)
+
+
+@triton.jit
+def always_begins_early(x):
+    wait_for_the_kernel_before()
+    tl.store(x, 1.0)
+
+
+@triton.jit
 def keeps_too_much(x, ROWS: tl.constexpr, SIZE: tl.constexpr):
     place = tl.arange(0, ROWS)[:, None] * SIZE + tl.arange(0, SIZE)[None, :]
     tile = tl.load(x + place)
@@ -71,6 +92,8 @@ def main():
         dies[(1,)](x)
         multiplies[(1,)](x, SIZE=16)
         keeps_too_much[(1,)](x, ROWS=256, SIZE=128)
+        begins_early[(1,)](x, launch_pdl=True)
+        always_begins_early[(1,)](x)
     every = notes.all()
     for outcome in compile_all(every, [BY_NAME[name] for name in sys.argv[1:]]):
         note = every[outcome.note]

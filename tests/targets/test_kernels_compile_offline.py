@@ -104,6 +104,13 @@ def test_a_kernel_that_asks_for_more_shared_memory_than_there_is_counts_as_refus
     assert why.endswith("of 65536 that gfx942 has")
 
 
+def test_a_kernel_begins_early_where_an_architecture_has_that() -> None:
+    assert planted()["begins_early", "sm_90"] == ("compiled", "")
+    assert planted()["begins_early", "gfx942"] == ("compiled", "")
+    assert planted()["always_begins_early", "sm_90"] == ("compiled", "")
+    assert planted()["always_begins_early", "gfx942"][0] == "refused"
+
+
 def test_our_own_kernels_compile_for_all_five_architectures() -> None:
     lines = compiled("builtin-triton", "16x16", cases=24)
     assert {line["kernel"] for line in lines} == {"_attend", "_attention", "_merge"}
