@@ -173,7 +173,9 @@ def main() -> None:
         wanted = list(chosen(asked))
         for target, release in () if asked.kept else wanted:
             run(target, release, out, asked)
-        publish(page(read(out, wanted), asked.cases, asked.most), asked)
+        found = read(out, wanted)
+        missing = [each for each in wanted if each not in found]
+        publish(page(found, missing, asked.cases, asked.most), asked)
 
 
 if __name__ == "__main__":

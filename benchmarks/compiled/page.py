@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 
@@ -29,13 +29,19 @@ which numbers are 1, or which ones 16 divides, the first. Of a kernel with the s
 at the same head dims {most} were compiled, where more were launched."""
 
 
-def page(found: Found, cases: int, most: int) -> str:
-    """All of it as Markdown."""
+def page(found: Found, missing: Sequence[tuple[str, str]], cases: int, most: int) -> str:
+    """All of it as Markdown.
+
+    Args:
+        missing: targets and releases that were not run.
+    """
     text = _TEXT.format(
         cases=cases, most=most, triton=version("triton"), machine=platform.machine()
     )
     sections = [text, "\n".join(_summary(found)), "\n".join(_refusals(found))]
     sections += ["\n".join(_targets(found)), "\n".join(_silent(found))]
+    if missing:
+        sections.append("\n".join(_missing(missing)))
     return "\n\n".join(sections) + "\n"
 
 
@@ -44,6 +50,10 @@ def _kernels(lines: Iterable[Any]) -> list[Any]:
 
 
 def _summary(found: Found) -> Iterator[str]:
+    named = {
+        (line["module"], line["kernel"]) for lines in found.values() for line in _kernels(lines)
+    }
+    yield f"{len(named)} kernels by their names, with these arguments:\n"
     yield "| architecture | kernels | compiled | refused | crashed or too slow |"
     yield "|---|---|---|---|---|"
     every = [line for lines in found.values() for line in _kernels(lines)]
@@ -130,3 +140,11 @@ def _silent(found: Found) -> Iterator[str]:
             none.append(name)
     if none:
         yield f"\nNo Triton kernel is launched by {', '.join(none)}."
+
+
+def _missing(missing: Sequence[tuple[str, str]]) -> Iterator[str]:
+    yield "## Not run\n"
+    releases = dict.fromkeys(release for _, release in missing)
+    for each in releases:
+        names = [f"`{target}`" for target, release in missing if release == each]
+        yield f"* {each or 'here'}, {len(names)} targets: {', '.join(names)}"
