@@ -89,6 +89,7 @@ class Dsv4Target(SglangTarget):
         upgrades: whether raw metadata is upgraded; False makes the mutant of PR 26742.
     """
 
+    not_on_device = "its pool keeps sums of groups in the model's dtype, and kernels take float32"
     about = "DeepSeek V4's layers, metadata upgraded late"
     outputs_judged: Mapping[Mode, str] = MappingProxyType({"decode": ""})
     also_stood_in_for = (
