@@ -116,6 +116,8 @@ def _coherent(fields: Fields, can: Capabilities, pins: Pins = ()) -> EngineConfi
     _later_stage(fields, can)
     if "dp_size" not in dict(pins):
         _data_ranks(fields, can)
+    if "attn_tp_size" not in dict(pins):
+        _ranks_that_share_drafts(fields, can)
     if fields["draft_adapter"]:
         fields["max_loras"] = DIMENSIONS["max_loras"].default
     elif can.loras:  # by a size that every case draws, so that each number comes as often
@@ -284,6 +286,26 @@ def _data_ranks(fields: Fields, can: Capabilities) -> None:
         # By a size that every case draws, so that each of them comes as often.
         fields["dp_size"] = min((8, 1, 2, 1, 2, 1, 1, 1, 1, 4)[context % 10], can.max_dp_size)
         fields["dp_rank"] = context // 10 % fields["dp_size"]
+
+
+def _ranks_that_share_drafts(fields: Fields, can: Capabilities) -> None:
+    """Several attention ranks in half of the verifies beside other data-parallel ranks, where these
+    can share the largest graph, and drafts of a row that they cannot share: what runs without a
+    graph is padded to tokens that they can."""
+    verifies = "target_verify" in fields["modes"] and fields["drafted_blocks"] == "none"
+    if fields["dp_size"] == 1 or not verifies or fields["attn_tp_size"] > 1:
+        return
+    largest, pool = fields["capture_bs"][-1], fields["req_pool_size"]
+    shared = [size for size in (4, 2) if not largest % size and largest <= -(-pool // size) * size]
+    within = [size for size in shared if size <= can.max_tp_size]
+    # By sizes that every case draws, so that each comes as often.
+    context, drafts = fields["max_context_len"], fields["draft_tokens"]
+    number = context + pool + drafts
+    if within and number % 2:
+        ranks = fields["attn_tp_size"] = within[number // 2 % len(within)]
+        fields["attn_tp_rank"] = number % ranks
+        if drafts % ranks == 0 and drafts < min(can.max_draft_tokens, context - 1):
+            fields["draft_tokens"] += 1
 
 
 def _two_batches(fields: Fields, can: Capabilities) -> None:

@@ -12,7 +12,7 @@ _WAYS_OUT = {
     "driver": "Install the driver that this torch needs, or a torch for this driver.",
     "out of memory": "End what else runs there, or name another device by CUDA_VISIBLE_DEVICES.",
 }
-_ELSE = "Check with 'fuzzgraph doctor', or use --device cpu."
+_ELSE = "Use --device cpu, or check with 'fuzzgraph doctor'."
 
 
 def why_no_device() -> str:

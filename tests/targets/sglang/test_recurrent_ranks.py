@@ -20,6 +20,8 @@ pytestmark = [pytest.mark.sglang, pytest.mark.slow]
 MASK = ("reads", "mask_ptr")
 """Rows that pad a verify without a graph have no mask (sglang-verify-padded-for-ranks.md)."""
 
+LATENT = {"attention": "mla", "num_kv_heads": 1, "v_head_dim": 2}
+
 
 def beside(mode: Mode, rows: int, others: int, **settings: Any) -> Case:
     """Two steps of so many rows, without a graph, beside a rank that has others."""
@@ -54,6 +56,43 @@ def test_rows_that_other_ranks_ask_for_harm_no_state(
 ) -> None:
     case = beside("decode", 2, 3, attn_tp_size=ranks)
     assert found(workers, version, case, f"sglang-{target}") == set()
+
+
+@pytest.mark.parametrize("version", ["0.5.13", NEWEST])
+@pytest.mark.parametrize(
+    ("target", "settings"),
+    [
+        ("trtllm-mha", {"page_size": 16}),
+        ("trtllm-mla", {"page_size": 64, **LATENT}),
+        ("flashmla", {"page_size": 64, **LATENT}),
+    ],
+)
+def test_drafts_that_the_ranks_cannot_share_shift_queries_of_live_rows(
+    workers: Workers, version: str, target: str, settings: dict[str, Any]
+) -> None:
+    """Open in 0.5.23; see reports/findings/sglang-verify-width.md."""
+    case = beside(
+        "target_verify",
+        2,
+        2,
+        attn_tp_size=4,
+        draft_tokens=3,
+        spec_steps=2,
+        recurrent_state=False,
+        **settings,
+    )
+    seen = found(workers, version, case, f"sglang-{target}-verify")
+    assert ("computes", "attention") in seen
+
+
+@pytest.mark.parametrize("target", ["fa3", "triton"])
+def test_backends_that_go_by_offsets_verify_drafts_that_the_ranks_cannot_share(
+    workers: Workers, target: str
+) -> None:
+    case = beside(
+        "target_verify", 2, 2, attn_tp_size=4, draft_tokens=3, spec_steps=2, recurrent_state=False
+    )
+    assert found(workers, NEWEST, case, f"sglang-{target}-verify") == set()
 
 
 @pytest.mark.parametrize("target", ["gdn", "kda"])

@@ -140,6 +140,13 @@ def test_drawn_prompts_of_other_ranks_lie_around_captured_counts() -> None:
     assert sum(most - 1 in ladder for ladder, most in sizes) > 20
 
 
+def test_a_tenth_of_the_verifies_beside_other_ranks_has_drafts_that_ranks_cannot_share() -> None:
+    found = drawn(CAN.replace(modes=("target_verify", "idle"), max_tp_size=4), 300)
+    beside = [case.config for case in found if case.config.dp_size > 1]
+    apart = [config for config in beside if config.draft_tokens % config.attn_tp_size]
+    assert 10 * len(apart) > len(beside) > 0
+
+
 def test_a_target_without_other_ranks_gets_none() -> None:
     alone = drawn(CAN.replace(max_dp_size=1, idle_alone=True), 100)
     assert all(case.config.dp_size == 1 for case in alone)
