@@ -111,6 +111,7 @@ def run(target: str, release: str, out: Path, asked: argparse.Namespace) -> None
         said, code, errors = (error.stdout or b"").decode(), -1, f"not done in {SECONDS} s"
     if code:
         last = (errors.strip().splitlines() or [f"exit code {code}"])[-1]
+        last = last.removeprefix("fuzzgraph.errors.AdapterUnavailable: ")
         said = said[: said.rfind("\n") + 1] + json.dumps({"failed": last}) + "\n"
     file.with_suffix(".new").write_text(said)
     file.with_suffix(".new").replace(file)

@@ -21,7 +21,8 @@ from tests.targets.sglang.released import release_path
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 ALL = ("sm_80", "sm_90", "sm_100", "gfx942", "gfx950")
 TOO_NARROW = "AssertionError: Input shapes should have M >= 1, N >= 1 and K >= 16"
-EVERY_FLOAT = {"bf16", "fp16", "fp32"}
+_HALVES = {"bf16", "fp16"}
+EVERY_FLOAT = {*_HALVES, "fp32"}
 _CONVOLUTION = "_causal_conv1d_fwd_kernel"
 
 pytestmark = pytest.mark.slow
@@ -132,11 +133,13 @@ def test_prompts_of_sglang_need_heads_of_16_columns_on_nvidia_and_compile_from_t
     lines = compiled("sglang-triton-verify", "8x8,16x16", ("sm_90",), path=path)
     attended = [line for line in lines if line["kernel"] == "_fwd_kernel"]
     narrow = [line for line in attended if line["shape"] == "8x8"]
-    assert {kind for line in narrow for kind in line["floats"].split()} == EVERY_FLOAT
+    assert {kind for line in narrow for kind in line["floats"].split()} == _HALVES
     assert refused(lines) == narrow
+    assert not any(line["drawn"] for line in narrow)
     assert {line["why"] for line in narrow} == {TOO_NARROW}
     wide = [line for line in attended if line["shape"] == "16x16"]
-    assert {kind for line in wide for kind in line["floats"].split()} == EVERY_FLOAT
+    assert {kind for line in wide for kind in line["floats"].split()} == _HALVES
+    assert all(line["drawn"] for line in wide)
 
 
 @pytest.mark.sglang
@@ -155,7 +158,7 @@ def test_prompts_of_gated_delta_nets_compile_where_inputs_are_kept_in_the_dtype_
 ) -> None:
     path = release_path(version)
     lines = compiled("sglang-gdn-prefill", "16x16", ("sm_90",), cases=1, path=path)
-    assert {line["floats"] for line in lines if line["kernel"] == _CONVOLUTION} == {"fp16", "bf16"}
+    assert {line["floats"] for line in lines if line["kernel"] == _CONVOLUTION} == _HALVES
     assert refused(lines) == []
 
 
