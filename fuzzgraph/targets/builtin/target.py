@@ -70,7 +70,7 @@ class BuiltinTarget:
         self.name = name
         self.about = f"the built-in engine with kernels in {kernels.capitalize()}"
         if inputs == "pinned":
-            self.about += ", inputs copied from pinned memory"
+            self.about += ", pinned inputs"
         healthy = staged_by(StagedRegistry) if inputs == "pinned" else Components()
         self.components = healthy if components is None else components
         self.capabilities = _EVERYTHING.replace(kernels=(kernels,))

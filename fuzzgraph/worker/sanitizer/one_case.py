@@ -20,6 +20,7 @@ from fuzzgraph.case import Case
 from fuzzgraph.errors import FuzzGraphError
 from fuzzgraph.finding import Stage
 from fuzzgraph.memory import GuardedMemory
+from fuzzgraph.strict_json import decode_json
 from fuzzgraph.worker.messages import Failed, Open, Refused
 
 REQUEST, ANSWER = "request.json", "answer.json"
@@ -164,7 +165,7 @@ def _outcome(asked: OneCase) -> Outcome:
 
 def main(folder: Path) -> None:
     """Run what the request in a folder asks, and leave the answer beside it."""
-    asked = msgspec.json.decode((folder / REQUEST).read_bytes(), type=OneCase)
+    asked = decode_json((folder / REQUEST).read_bytes(), OneCase)
     signal.alarm(asked.seconds)
     outcome = _outcome(asked)
     written = folder / f"{ANSWER}.new"

@@ -154,7 +154,7 @@ def test_a_planted_bug_of_kept_states_is_found(workers: Workers, planted: str, n
 @pytest.mark.parametrize(
     ("target", "settings", "said"),
     [
-        (GDN, {"max_context_len": 257}, "max_context_len=257 is more than the 256 tokens"),
+        (GDN, {"max_context_len": 257}, "max_context_len=257 is more than the 256 positions"),
         (GDN, {"state_track_interval": 32}, "in prefill is not driven, only 64"),
         ("sglang-kda-piecewise-prefill", {}, "prefill_runner='breakable' is not driven"),
         (GDN, {"recurrent_state": False}, "recurrent_state must be true"),

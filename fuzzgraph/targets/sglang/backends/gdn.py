@@ -194,7 +194,7 @@ class RecurrentTarget(SglangTarget):
             return "the model has a recurrent layer: recurrent_state must be true"
         if config.max_context_len > self.positions:
             longest = f"max_context_len={config.max_context_len}"
-            return f"{longest} is more than the {self.positions} tokens of a row"
+            return f"{longest} is more than the {self.positions} positions of a row"
         return super().refused(config)
 
     def load(self) -> None:
