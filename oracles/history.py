@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import torch
+
 from fuzzgraph.finding import Clause, Finding
 from fuzzgraph.observation import Observation, RunKind, StepRecord
 from fuzzgraph.oracles.claims import claim
@@ -65,12 +67,7 @@ class History:
                     which = "with" if name in with_past else "without"
                     yield self._finding(step, name, f"{name} exists only {which} a past", None)
                     continue
-                rows = history_rows(step, name, replay)
-                got, want = with_past[name][:rows], without[name][:rows]
-                if may_follow_padding(step, name, replay):
-                    worst = too_far_apart(step, name, got, want)
-                else:
-                    worst = first_difference(got, want)
+                worst = judged_difference(step, name, with_past[name], without[name], replay)
                 if worst is not None:
                     text = f"{name}{worst} without the past"
                     live = {"rows": "live"} if kind == "outputs" else {}
@@ -89,6 +86,19 @@ class History:
             index=list(worst.index) if worst else [],
             **detail,
         )
+
+
+def judged_difference(
+    step: StepRecord, name: str, got: torch.Tensor, want: torch.Tensor, seen: Observation
+) -> Difference | None:
+    """The worst difference of an output or field in the rows that must be alike; None for none.
+
+    Bit for bit, but where live rows may follow what pads them.
+    """
+    rows = history_rows(step, name, seen)
+    if may_follow_padding(step, name, seen):
+        return too_far_apart(step, name, got[:rows], want[:rows])
+    return first_difference(got[:rows], want[:rows])
 
 
 def history_rows(step: StepRecord, name: str, seen: Observation) -> int | None:

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import torch
-
 from fuzzgraph.finding import Clause, Finding
-from fuzzgraph.observation import Observation, RunKind, StepRecord
+from fuzzgraph.observation import RunKind, StepRecord
 from fuzzgraph.oracles.claims import claim
-from fuzzgraph.oracles.history import history_rows
-from fuzzgraph.oracles.reference import may_follow_padding, too_far_apart
-from fuzzgraph.rules.comparison import Difference, first_difference
+from fuzzgraph.oracles.history import judged_difference
+from fuzzgraph.rules.comparison import Difference
 
 
 class Overlap:
@@ -33,7 +30,7 @@ class Overlap:
         for kind in ("metadata", "outputs"):
             late, in_time = getattr(ahead, kind), getattr(replay, kind)
             for name, value in in_time.items():
-                worst = _compare(step, name, late[name], value, replay)
+                worst = judged_difference(step, name, late[name], value, replay)
                 if worst is not None:
                     yield self._finding(step, name, worst, kind)
 
@@ -52,12 +49,3 @@ class Overlap:
             copied_at=lines,
             **detail,
         )
-
-
-def _compare(
-    step: StepRecord, name: str, late: torch.Tensor, in_time: torch.Tensor, replay: Observation
-) -> Difference | None:
-    rows = history_rows(step, name, replay)
-    if may_follow_padding(step, name, replay):
-        return too_far_apart(step, name, late[:rows], in_time[:rows])
-    return first_difference(late[:rows], in_time[:rows])

@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fuzzgraph.errors import CaptureError
 from fuzzgraph.graphs.playback import frozen
-from fuzzgraph.graphs.repeating import Step, listed, moved, repeat_of
+from fuzzgraph.graphs.repeating import Step, listed, moved, repeat_all, repeat_of
 from fuzzgraph.graphs.rules import HostReads, refuse_forbidden
 from fuzzgraph.memory.arena import storage_key
 from fuzzgraph.memory.guard import GuardedMemory
@@ -47,13 +47,7 @@ class EmulatedGraph:
     @relay
     def replay(self) -> None:
         """Run it all again."""
-        with (
-            torch.inference_mode(),
-            torch._C._DisableTorchDispatch(),
-            torch._C.DisableTorchFunction(),
-        ):
-            for step in self._steps:
-                step()
+        repeat_all(self._steps)
 
     def reset(self) -> None:
         """Drop what was captured."""

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from fuzzgraph.graphs.repeating import Step
+from fuzzgraph.graphs.repeating import Step, repeat_all
 from fuzzgraph.memory import GuardedMemory, Image
 from fuzzgraph.memory.arena import storage_key
 from fuzzgraph.memory.mode_stack import past_modes
@@ -156,13 +156,7 @@ class LateStream:
         self._memory.restore_device(self._before)
         for place, content in self._outside.values():
             place.copy_(content)
-        with (
-            torch.inference_mode(),
-            torch._C._DisableTorchDispatch(),
-            torch._C.DisableTorchFunction(),
-        ):
-            for step in self._steps:
-                step()
+        repeat_all(self._steps)
 
 
 def _whole(tensor: torch.Tensor) -> torch.Tensor:

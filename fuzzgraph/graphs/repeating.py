@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -18,6 +18,17 @@ Step = Callable[[], object]
 
 # Operators that change what a tensor object says of itself, and no memory; `resize_` apart.
 _VIEWS_IN_PLACE = torch.Tag.inplace_view
+
+
+def repeat_all(steps: Iterable[Step]) -> None:
+    """Do all of it again, in order and past every mode."""
+    with (
+        torch.inference_mode(),
+        torch._C._DisableTorchDispatch(),
+        torch._C.DisableTorchFunction(),
+    ):
+        for step in steps:
+            step()
 
 
 def repeat_of(

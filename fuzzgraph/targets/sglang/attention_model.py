@@ -10,7 +10,7 @@ one compiles the body.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
 import torch
@@ -54,6 +54,19 @@ Rope = Literal["apart", "joined"]
 """How a model hands latent attention the rotary part of queries and keys: as tensors of their own,
 or as the last columns (sglang FORWARD_ABSORB_CORE_ATTENTION_BACKENDS lists backends of the first
 kind)."""
+
+
+@contextlib.contextmanager
+def as_loaded(device: torch.device, dtype: torch.dtype) -> Iterator[None]:
+    """Inside, layers are made as while an engine's loader makes a model: on this device, and in
+    this dtype where they name none."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        with device:
+            yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def in_forward_context(backend: Any, forward_batch: Any) -> contextlib.AbstractContextManager[Any]:

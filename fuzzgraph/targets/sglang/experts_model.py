@@ -17,7 +17,7 @@ from fuzzgraph import expert_layer
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.expert_layer import ATTENDED, EXPERT_WIDTH, INTERMEDIATE
 from fuzzgraph.targets.offline.demands import demand_lookup, demand_size
-from fuzzgraph.targets.sglang.attention_model import FORWARD, AttentionModel, Rope
+from fuzzgraph.targets.sglang.attention_model import FORWARD, AttentionModel, Rope, as_loaded
 from fuzzgraph.targets.sglang.release import engine_module
 
 Family = Literal["qwen3", "deepseek", "gpt-oss"]
@@ -46,15 +46,10 @@ class ExpertsModel(AttentionModel):
 
     def open_block(self) -> Any:
         """The engine's block with the known weights; from here on the model has experts."""
-        before = torch.get_default_dtype()
-        torch.set_default_dtype(self._dtype)  # as while an engine's loader makes a model
-        try:
-            with torch.device(self._device):
-                place, name = BLOCKS[family_of(self._config)]
-                described = described_experts(self._config)
-                block = getattr(engine_module(place), name)(layer_id=_LAYER, config=described)
-        finally:
-            torch.set_default_dtype(before)
+        with as_loaded(self._device, self._dtype):
+            place, name = BLOCKS[family_of(self._config)]
+            described = described_experts(self._config)
+            block = getattr(engine_module(place), name)(layer_id=_LAYER, config=described)
         self._fill_block(block)
         self._take_down(block)
         self.block = block

@@ -7,8 +7,6 @@ Tokens are embedded as one column each, so that its own projection gives the num
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -19,7 +17,7 @@ from fuzzgraph.recurrent_layers.mamba2 import conv_weights
 from fuzzgraph.targets.offline.demands import demand_instance, demand_lookup
 from fuzzgraph.targets.offline.mixer_weights import decays, in_projection, out_projection
 from fuzzgraph.targets.offline.package import call_with_known
-from fuzzgraph.targets.sglang.attention_model import FORWARD
+from fuzzgraph.targets.sglang.attention_model import FORWARD, as_loaded
 from fuzzgraph.targets.sglang.hybrid_model import COMPUTED, HybridModel
 from fuzzgraph.targets.sglang.release import engine_module, has_module
 from fuzzgraph.targets.sglang.stubs.hybrid_pools import (
@@ -45,7 +43,7 @@ class Mamba2Model(HybridModel):
 
     def _make_recurrent(self, config: EngineConfig, device: torch.device) -> None:
         self.columns = self.of_model(torch.eye(VOCAB))
-        with device, _made_in(DTYPES[config.dtype]):  # as while an engine's loader makes a model
+        with as_loaded(device, DTYPES[config.dtype]):
             self.mixer = call_with_known(
                 engine_module(MIXER).MambaMixer2,
                 cache_params=self.described.mamba2_cache_params,
@@ -82,17 +80,6 @@ class Mamba2Model(HybridModel):
         )
         demand_instance(out, torch.Tensor, COMPUTED, FORWARD)
         return out[:, :STATE_WIDTH]
-
-
-@contextlib.contextmanager
-def _made_in(dtype: torch.dtype) -> Iterator[None]:
-    """Weights are of this dtype where a layer names none."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
 
 
 def _backend_of(forward_batch: Any) -> Any:
