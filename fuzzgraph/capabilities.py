@@ -22,6 +22,8 @@ from fuzzgraph.errors import UsageError
 _ANY_HEAD_DIMS = ((0, 0),)
 _OTHERS: dict[str, tuple[Any, Any]] = {
     "max_batch": (8, 8),
+    # Requests of a batch in rare configs whose rows are short and narrow; 0: no such configs.
+    "max_wide_batch": (0, 265),
     "min_spec_steps": (1, 1),
     # Least tokens of a row: 2 where the first one is a prompt, which is no decode.
     "min_seq_len": (1, 1),

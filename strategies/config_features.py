@@ -151,9 +151,14 @@ def _vary_long_context(fields: Fields, can: Capabilities, profile: Profile, chan
         return
     fields["max_context_len"] = chance.pick((*lengths, limit))
     fields["req_pool_size"] = min(fields["req_pool_size"], 3)
+    narrow_rows(fields, can)
+    fields["capture_bs"] = (2,) if profile.max_batch > 1 < can.max_batch else (1,)
+
+
+def narrow_rows(fields: Fields, can: Capabilities) -> None:
+    """The fewest heads and columns that the target has."""
     for name in ("num_q_heads", "num_kv_heads", *_DIMS_OF_HEADS):
         fields[name] = _simplest(DIMENSIONS[name], can)
-    fields["capture_bs"] = (2,) if profile.max_batch > 1 < can.max_batch else (1,)
 
 
 def _vary_heads(fields: Fields, can: Capabilities, profile: Profile, chance: Chance) -> None:

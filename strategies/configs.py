@@ -23,6 +23,7 @@ from fuzzgraph.case.config_rules import WHOLE_BATCHES
 from fuzzgraph.splitmix import Chance
 from fuzzgraph.strategies.config_features import FEATURES, Feature, Fields, base_fields
 from fuzzgraph.strategies.profile import Profile
+from fuzzgraph.strategies.wide_batches import is_wide, widen_batch
 
 Supports = Callable[[EngineConfig], bool]
 Pins = tuple[tuple[str, tuple[Any, ...]], ...]
@@ -33,6 +34,8 @@ ALL_KEPT = (KEPT,) * len(FEATURES)
 
 _POOL_SLOTS = 512
 """Upper bound of page_size times requests, which keeps the pool's tensors small."""
+_SIZES = frozenset({"capture_bs", "req_pool_size", "max_context_len"})
+"""What a wide batch sets, unless a test holds one of them."""
 _RARE = 25
 """Percent below which configs take turns to have a feature, so that no pool goes without it."""
 _PLANNED_ITEMS = 1 << 20
@@ -105,9 +108,10 @@ def _coherent(fields: Fields, can: Capabilities, pins: Pins = ()) -> EngineConfi
     if not fields["swa_window"]:
         fields["swa_page_size"] = DIMENSIONS["swa_page_size"].default
     _virtual_pages(fields)
-    fields["req_pool_size"] = max(
-        1, min(fields["req_pool_size"], _POOL_SLOTS // fields["page_size"])
-    )
+    if not is_wide(fields["capture_bs"]):
+        fields["req_pool_size"] = max(
+            1, min(fields["req_pool_size"], _POOL_SLOTS // fields["page_size"])
+        )
     _few_states(fields, can)
     _drafted_prompts(fields, can)
     _drafted_blocks(fields, can)
@@ -442,6 +446,8 @@ def _build(
             for name, values in pins:
                 if fields[name] not in values:
                     fields[name] = chance.pick(values)
+    if number and not _SIZES.intersection(name for name, _ in pins):
+        widen_batch(fields, can, number)
     return _coherent(fields, can, pins)
 
 

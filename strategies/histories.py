@@ -25,6 +25,7 @@ from fuzzgraph.case.verified_states import (
 from fuzzgraph.layout.free_list import FreeList
 from fuzzgraph.strategies import boundaries
 from fuzzgraph.strategies.profile import Profile
+from fuzzgraph.strategies.wide_batches import is_wide
 
 _ROWS = 8
 STEP_BYTES = 7 + 2 * _ROWS
@@ -82,7 +83,8 @@ class HistoryBuilder:
         """Live request -> what its last step computed, if so."""
         self.parks = can.waiting
         """Whether requests that are not in a batch wait; else they leave."""
-        self.most: int = min(can.max_batch, profile.max_batch)
+        wide = can.max_wide_batch and is_wide(config.capture_bs)
+        self.most: int = can.max_wide_batch if wide else min(can.max_batch, profile.max_batch)
         self.raw_bs = raw_bs
         """Live requests of a batch, one of these; () for what the config allows."""
         self.lengths: dict[int, int] = {}
@@ -350,8 +352,7 @@ class HistoryBuilder:
         # below 204 half of the rows are.
         style, least = record[_STYLE], max(self.floor + max(tokens, 1), self.least)
         byte = record[_LENGTHS + (0 if 176 <= style < 204 else index % _ROWS)]
-        if index >= _ROWS:
-            byte ^= 0x55  # other bits, so that the ninth row is not a copy of the first
+        byte ^= 0x55 * (index // _ROWS) & 0xFF  # the ninth row is no copy of the first
         if style >= 204:
             byte = 255 if style < 226 else 0 if style < 236 else byte
         extra = record[_EXTRAS + index % _ROWS]

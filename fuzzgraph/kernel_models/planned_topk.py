@@ -54,8 +54,6 @@ def plan_topk(seq_lens: Tensor1, metadata: Tensor2, static_cluster_threshold: in
     """
     call = Call("topk_plan", _PLANNED_SOURCE)
     _check_lengths_and_plan(call, seq_lens, metadata, len(seq_lens))
-    if not _follows_plan(len(seq_lens)):
-        return
     threshold = max(static_cluster_threshold, _LEAST_THRESHOLD)
     launch(_PLANNER, seq_lens=seq_lens, metadata=metadata, threshold=threshold)
 
@@ -138,6 +136,8 @@ def _plan_rows(
 ) -> None:
     lens = memory.ints(seq_lens)
     _check_signs(memory, lens)
+    if not _follows_plan(len(lens)):
+        return  # too few rows for a plan, or more than one holds
     longer = np.flatnonzero(lens > threshold)
     entries = np.zeros((1 + len(longer), metadata.shape[1]), dtype=np.int64)
     entries[0, :2] = threshold, len(longer)

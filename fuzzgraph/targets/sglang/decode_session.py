@@ -43,6 +43,9 @@ BY_TOKEN = ("input_ids", "positions", "out_cache_loc", "mrope_positions")
 _ROW_INPUTS = ("input_ids", "positions", "req_pool_indices", "seq_lens", "out_cache_loc")
 """Of a batch that is padded without a graph, as models and backends read them."""
 
+WIDE_BATCH = 265
+"""Rows of the widest batch: 9 more than a planner takes at once (sglang triton_backend.py,
+get_num_kv_splits: SCHEDULE_SEQ)."""
 DATA_RANKS: Mapping[str, Any] = MappingProxyType({"max_dp_size": 8, "idle_alone": False})
 """Of `Capabilities`: servers with data-parallel attention. Idle batches exist beside others alone
 (sglang scheduler_dp_attn_mixin.py prepare_mlp_sync_batch_raw, need_idle_batch)."""

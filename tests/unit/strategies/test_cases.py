@@ -18,6 +18,7 @@ from fuzzgraph.layout import plan
 from fuzzgraph.strategies import CI, DEFAULT, NIGHTLY, Profile, cases, profile_named
 from fuzzgraph.strategies.boundaries import seq_lens
 from fuzzgraph.strategies.configs import swarm_config
+from fuzzgraph.strategies.wide_batches import is_wide
 
 EPOCHS, PER_EPOCH = 12, 100
 
@@ -152,7 +153,11 @@ def test_histories_have_three_steps_on_average_and_seldom_one() -> None:
 def test_batches_are_not_mostly_single_rows() -> None:
     sizes = [len(step.rows) for case in sample() for step in case.steps if step.rows]
     assert sum(size == 1 for size in sizes) < len(sizes) / 2
-    assert max(sizes) <= DEFAULT.max_batch
+
+
+def test_batches_are_small_but_for_wide_ones() -> None:
+    narrow = [case for case in sample() if not is_wide(case.config.capture_bs)]
+    assert max(len(step.rows) for case in narrow for step in case.steps) <= DEFAULT.max_batch
 
 
 def test_contexts_stay_small_but_for_rare_ones() -> None:
@@ -223,7 +228,8 @@ def test_cases_of_an_unusual_reach_are_valid(capabilities: Capabilities) -> None
         ladder = case.config.capture_bs
         assert capabilities.capture_beyond_pool or ladder[-1] <= case.config.req_pool_size
         assert case.config.max_context_len <= capabilities.max_context_len
-        assert max(len(step.rows) for step in case.steps) <= capabilities.max_batch
+        widest = capabilities.max_wide_batch if is_wide(ladder) else capabilities.max_batch
+        assert max(len(step.rows) for step in case.steps) <= widest
 
 
 def test_all_cases_of_recurrent_layers_alone_have_recurrent_state() -> None:

@@ -29,6 +29,7 @@ from fuzzgraph.targets.offline.used import below_lengths, below_lengths_packed
 from fuzzgraph.targets.sglang.attention_model import ROW_MIXINGS, AttentionModel, Rope
 from fuzzgraph.targets.sglang.decode_session import (
     DATA_RANKS,
+    WIDE_BATCH,
     DecodeSession,
     refused_capture_sizes,
     refused_draft_tokens,
@@ -219,6 +220,7 @@ class BackendTarget(SglangTarget):
             page_sizes=backend.page_sizes,
             attentions=backend.attentions,
             max_batch=8,
+            max_wide_batch=WIDE_BATCH,
             max_context_len=backend.max_context_len,
             max_spec_steps=3,
             max_draft_tokens=4,

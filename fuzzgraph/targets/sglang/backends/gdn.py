@@ -226,6 +226,7 @@ class DeltaNetTarget(RecurrentTarget, TritonTarget):
             **{**OF_ONE_RANK, **self.ranks},
             recurrent_state=True,
             recurrent_only=True,
+            max_wide_batch=0,  # chunks of lanes take half a minute for each step of such a batch
             recurrent_verify=mode == "target_verify",
             state_tracking=mode == "decode",
             few_states=mode == "decode",

@@ -24,6 +24,7 @@ from fuzzgraph.targets.sglang.attention_model import ROW_MIXINGS, AttentionModel
 from fuzzgraph.targets.sglang.backends.attention_backend import AttentionBackend, attributes
 from fuzzgraph.targets.sglang.decode_session import (
     DATA_RANKS,
+    WIDE_BATCH,
     DecodeSession,
     refused_capture_sizes,
     refused_draft_tokens,
@@ -110,6 +111,7 @@ class TritonTarget(SglangTarget):
             modes=(mode, "idle"),
             page_sizes=(1, 4, 16),
             **dict(_SMALL),
+            max_wide_batch=WIDE_BATCH,
             max_tp_size=4,
             **DATA_RANKS,
             max_spec_topk=2,

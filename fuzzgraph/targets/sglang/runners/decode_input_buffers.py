@@ -18,6 +18,7 @@ from fuzzgraph.targets.offline import fields
 from fuzzgraph.targets.sglang.backends.recording import recording_backend
 from fuzzgraph.targets.sglang.decode_session import (
     DATA_RANKS,
+    WIDE_BATCH,
     DecodeSession,
     refused_capture_sizes,
 )
@@ -39,6 +40,7 @@ class BufferTarget(SglangTarget):
         self.capabilities = Capabilities(
             modes=(mode, "idle"),
             max_batch=16,
+            max_wide_batch=WIDE_BATCH,
             max_context_len=LONGEST_CONTEXT,
             seq_len_fill_values=(1, 0),
             max_tp_size=8,

@@ -30,7 +30,12 @@ from fuzzgraph.targets.sglang.attention_model import (
 from fuzzgraph.targets.sglang.backends.attention_backend import open_backend
 from fuzzgraph.targets.sglang.backends.fa3 import FA3, FA3_DRAFT
 from fuzzgraph.targets.sglang.backends.recording import recording_backend, watched
-from fuzzgraph.targets.sglang.decode_session import BY_TOKEN, DATA_RANKS, DecodeSession
+from fuzzgraph.targets.sglang.decode_session import (
+    BY_TOKEN,
+    DATA_RANKS,
+    WIDE_BATCH,
+    DecodeSession,
+)
 from fuzzgraph.targets.sglang.draft_model import DraftModel, UnattendedModel
 from fuzzgraph.targets.sglang.excuses import DRAFT_EXCUSES
 from fuzzgraph.targets.sglang.forward_batch.data_ranks import forget_ranks
@@ -110,6 +115,7 @@ class DraftTarget(SglangTarget):
             modes=(self._kind.mode, *idle),
             **ranks,
             max_batch=16,
+            max_wide_batch=WIDE_BATCH,
             max_context_len=LONGEST_CONTEXT,
             # FlashAttention's backend asks for 1.
             seq_len_fill_values=(1,) if computes else (1, 0),
