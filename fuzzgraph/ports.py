@@ -121,6 +121,7 @@ STATES = (
     "channel_state",
     "channel_conv_state",
     "linear_state",
+    "gated_conv_state",
 )
 """Fields of `Pools` that are by state slot."""
 
@@ -168,6 +169,9 @@ class Pools:
     linear_state: torch.Tensor | None = None
     """[state_slots, LINEAR_HEADS, LINEAR_WIDTH of a key, LINEAR_WIDTH of a value] states of linear
     attention. See `recurrent_layers.decayed_attention`."""
+    gated_conv_state: torch.Tensor | None = None
+    """[state_slots, GATED_TAPS - 1, GATED_COLUMNS] what the last tokens brought to a convolution
+    without a recurrence behind it, the newest last. See `recurrent_layers.gated_convolution`."""
     transposed_states: frozenset[str] = frozenset()
     """Fields of STATES whose last two dimensions the engine keeps the other way round: inputs of a
     convolution with those of a column together, states with the columns of a value together."""

@@ -16,6 +16,7 @@ from fuzzgraph.ports import Pools, Session, unwrapped
 from fuzzgraph.recurrent_layers.channel_decay import CHANNEL_COLUMNS, CHANNEL_WIDTH
 from fuzzgraph.recurrent_layers.decayed_attention import LINEAR_STATE
 from fuzzgraph.recurrent_layers.delta_rule import DELTA_COLUMNS, DELTA_WIDTH
+from fuzzgraph.recurrent_layers.gated_convolution import GATED_COLUMNS, GATED_TAPS
 from fuzzgraph.recurrent_layers.mamba2 import CONV_COLUMNS
 from fuzzgraph.recurrent_layers.short_convolution import CONV_WIDTH
 from fuzzgraph.targets.protocol import GUIDE
@@ -50,16 +51,15 @@ def _wrong_pools(pools: Pools, config: EngineConfig) -> Iterator[str]:
     yield from _wrong_planes("encoder_planes", pools.encoder_planes, config)
     yield from _wrong_map("encoder_to_token", pools.encoder_to_token, config, 0)
     rows = FIRST_ROW + max(state_slots_each(config), 1)
-    # Of the convolution, and those of a verify's tokens behind them.
-    inputs = CONV_WIDTH - 1
-    if not pools.states_committed:
-        inputs += max(states_each(config), 1) - 1
+    # Inputs of a verify's tokens, behind those that the convolution sees.
+    more = 0 if pools.states_committed else max(states_each(config), 1) - 1
     for name, (numbers, columns) in _STATE_SIZES.items():
         tensor = getattr(pools, name)
         if tensor is not None:
             # States are float32, and so are inputs of a convolution or as the model computes.
             in_model = not numbers and tensor.dtype == DTYPES[config.dtype]
             item = tensor.itemsize if in_model else torch.float32.itemsize
+            inputs = _TAPS.get(name, CONV_WIDTH) - 1 + more
             yield from _wrong_rows(name, tensor, rows, item * (numbers or inputs * columns))
             if not numbers:
                 turned = name in pools.transposed_states
@@ -74,8 +74,11 @@ _STATE_SIZES = {
     "channel_state": (CHANNEL_WIDTH, 0),
     "channel_conv_state": (0, CHANNEL_COLUMNS),
     "linear_state": (LINEAR_STATE, 0),
+    "gated_conv_state": (0, GATED_COLUMNS),
 }
 """(numbers of a state, columns of a convolution's input), the other one 0."""
+_TAPS = {"gated_conv_state": GATED_TAPS}
+"""Of a convolution, where they are not CONV_WIDTH."""
 
 
 def _wrong_order(name: str, tensor: torch.Tensor, columns: int, turned: bool) -> Iterator[str]:

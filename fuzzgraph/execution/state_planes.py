@@ -14,7 +14,13 @@ from fuzzgraph.case.verified_states import verifies_states
 from fuzzgraph.content import Content
 from fuzzgraph.execution.pool_memory import STATE_SIGNATURE, PoolPlane
 from fuzzgraph.ports import Pools
-from fuzzgraph.recurrent_layers import channel_decay, decayed_attention, delta_rule, mamba2
+from fuzzgraph.recurrent_layers import (
+    channel_decay,
+    decayed_attention,
+    delta_rule,
+    gated_convolution,
+    mamba2,
+)
 from fuzzgraph.recurrent_layers.short_convolution import CONV_WIDTH
 from fuzzgraph.world import Batch, IntArray
 
@@ -45,6 +51,8 @@ class StatePlane:
     values: _Rows
     rounding: float = 0.0
     """How far a number may be off, as a part of it; 0 where the model leaves nothing to round."""
+    taps: int = 0
+    """Tokens that a convolution sees, its own included, where the tensor keeps its inputs."""
 
     def taken(self, now: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
         """What must be there: `now` where it is as good as `wanted`, or nobody says."""
@@ -130,7 +138,7 @@ class VerifiedInputs(StatePlane):
         """The inputs that the next token sees, behind `older` ones of each row."""
         rows = np.arange(batch.raw_bs)
         room = self.plane.tensor.shape[1]
-        ends = CONV_WIDTH - 1 + torch.from_numpy(older)
+        ends = self.taps - 1 + torch.from_numpy(older)
         last = self.values(self.content, batch, rows, lens, room)
         places = torch.arange(room) - ends[:, None] + room
         held = places.clamp(max=room - 1)[..., None].expand_as(last)
@@ -151,7 +159,8 @@ class _Kept:
     values: _Rows
     shape: tuple[int, ...] = ()
     """Of a slot, where `values` gives it as one row."""
-    convolution: bool = False
+    taps: int = 0
+    """Of a convolution whose inputs these are."""
     rounding: float = 0.0
 
     def transposed(self) -> _Rows:
@@ -174,16 +183,17 @@ _LINEAR = (
 )
 _KEPT: Mapping[str, _Kept] = {
     "state": _Kept(Content.states_at),
-    "conv_state": _Kept(mamba2.conv_rows_at, convolution=True),
+    "conv_state": _Kept(mamba2.conv_rows_at, taps=CONV_WIDTH),
     "delta_state": _Kept(delta_rule.delta_states, _DELTA),
-    "delta_conv_state": _Kept(delta_rule.delta_conv_rows, convolution=True),
+    "delta_conv_state": _Kept(delta_rule.delta_conv_rows, taps=CONV_WIDTH),
     "channel_state": _Kept(
         channel_decay.channel_states, _CHANNEL, rounding=channel_decay.CHANNEL_ROUNDING
     ),
-    "channel_conv_state": _Kept(channel_decay.channel_conv_rows, convolution=True),
+    "channel_conv_state": _Kept(channel_decay.channel_conv_rows, taps=CONV_WIDTH),
     "linear_state": _Kept(
         decayed_attention.linear_states, _LINEAR, rounding=decayed_attention.LINEAR_ROUNDING
     ),
+    "gated_conv_state": _Kept(gated_convolution.gated_conv_rows, taps=gated_convolution.GATED_TAPS),
 }
 
 
@@ -199,6 +209,7 @@ def state_planes(pools: Pools, content: Content, config: EngineConfig) -> Iterat
             plane = PoolPlane(name, tensor, STATE_SIGNATURE)
             turned = name in pools.transposed_states
             values = kept.transposed() if turned else kept.values
-            kind = inputs if kept.convolution else states
+            kind = inputs if kept.taps else states
             half = config.dtype != "float32" and kept.shape
-            yield kind(plane, content, values, _HALF_ROUNDING if half else kept.rounding)
+            rounding = _HALF_ROUNDING if half else kept.rounding
+            yield kind(plane, content, values, rounding, kept.taps)

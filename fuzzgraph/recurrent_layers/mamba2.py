@@ -17,7 +17,12 @@ import numpy as np
 import torch
 
 from fuzzgraph.content import STATE_WIDTH, Content
-from fuzzgraph.recurrent_layers.short_convolution import CONV_WIDTH, LAST_FOUR, NEWEST
+from fuzzgraph.recurrent_layers.short_convolution import (
+    CONV_WIDTH,
+    LAST_FOUR,
+    NEWEST,
+    last_token_inputs,
+)
 from fuzzgraph.world import Batch, IntArray
 
 CONV_COLUMNS = STATE_WIDTH + 2
@@ -41,12 +46,7 @@ def conv_rows_at(
 ) -> torch.Tensor:
     """float32 [n, count, CONV_COLUMNS]: inputs of the last `count` of the first `lens[i]` tokens of
     row `rows[i]`, the newest last, zeros where there were none."""
-    ago = torch.arange(count - 1, -1, -1)
-    places = torch.from_numpy(lens)[:, None] - 1 - ago
-    starts = torch.from_numpy(batch.kv_tokens.offsets[rows])
-    index = (starts[:, None] + places.clamp(min=0)).clamp(max=len(batch.kv_tokens.values) - 1)
-    tokens = torch.from_numpy(batch.kv_tokens.values)[index]
-    return content.weights["conv_in"][tokens].masked_fill((places < 0)[..., None], 0.0)
+    return last_token_inputs(content.weights["conv_in"], batch, rows, lens, count)
 
 
 def recurrent_outputs(

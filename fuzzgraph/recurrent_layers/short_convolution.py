@@ -38,6 +38,18 @@ def last_inputs(
     return found
 
 
+def last_token_inputs(
+    by_token: torch.Tensor, batch: Batch, rows: IntArray, lens: IntArray, count: int
+) -> torch.Tensor:
+    """The same of a layer to which positions bring nothing."""
+    ago = torch.arange(count - 1, -1, -1)
+    places = torch.from_numpy(lens)[:, None] - 1 - ago
+    starts = torch.from_numpy(batch.kv_tokens.offsets[rows])
+    index = (starts[:, None] + places.clamp(min=0)).clamp(max=len(batch.kv_tokens.values) - 1)
+    tokens = torch.from_numpy(batch.kv_tokens.values)[index]
+    return by_token[tokens].masked_fill((places < 0)[..., None], 0.0)
+
+
 def unit_queries(seen: torch.Tensor) -> torch.Tensor:
     """[n, columns] queries of length 1, from the last CONV_WIDTH inputs [n, CONV_WIDTH, columns]:
     convolved by LAST_FOUR, then SiLU."""

@@ -20,6 +20,7 @@ from fuzzgraph.recurrent_layers.channel_decay import channel_outputs
 from fuzzgraph.recurrent_layers.decayed_attention import LINEAR_WIDTH, linear_outputs
 from fuzzgraph.recurrent_layers.delta_recurrence import LONGEST_ROW
 from fuzzgraph.recurrent_layers.delta_rule import delta_outputs
+from fuzzgraph.recurrent_layers.gated_convolution import gated_conv_outputs
 from fuzzgraph.recurrent_layers.mamba2 import recurrent_outputs
 from fuzzgraph.reference.attention import attention, model_for
 from fuzzgraph.reference.committed import committed_outputs
@@ -71,7 +72,7 @@ class Expected:
     """Name -> float64 or int64. attention [num_tokens, Hq, Dv], in mode draft [raw_bs * topk *
     steps, Hq, Dv] by row, branch, step; swa_attention, the same of a second layer; draft_tokens
     [raw_bs * topk * steps], the token predicted after each; state [raw_bs, width]; recurrent
-    [num_tokens, width], and gated_delta, channel_delta and linear, the same, see
+    [num_tokens, width], and gated_delta, channel_delta, linear and gated_conv, the same, see
     `recurrent_layers`; mixed as attention, see `row_mixing`;
     lora [num_tokens, width], see `adapted_layer`; experts, the same, see `expert_layer`; moe, see
     `shard`; those of a draft model behind attention, see `draft_model`, and those behind a verify,
@@ -127,6 +128,7 @@ _ROUNDED = {
     "gated_delta": (LONGEST_ROW, delta_outputs),
     "channel_delta": (LONGEST_ROW, channel_outputs),
     "linear": (LINEAR_WIDTH, linear_outputs),
+    "gated_conv": (LONGEST_CONTEXT, gated_conv_outputs),
 }
 """Output -> (longest context for which it is computed, what computes it)."""
 

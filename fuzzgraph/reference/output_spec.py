@@ -18,6 +18,7 @@ from fuzzgraph.expert_layer import EXPERT_WIDTH, EXPERTS, expert_coarseness
 from fuzzgraph.observation import Observation
 from fuzzgraph.recurrent_layers.channel_decay import CHANNEL_OUTPUT
 from fuzzgraph.recurrent_layers.decayed_attention import LINEAR_OUTPUT
+from fuzzgraph.recurrent_layers.gated_convolution import GATED_COLUMNS
 from fuzzgraph.reference.committed import COMMITS, context_shape
 from fuzzgraph.reference.draft_model import parents_of
 from fuzzgraph.reference.shard import padded_tokens, shard
@@ -32,6 +33,7 @@ _OF_TOKENS = {
     "gated_delta": STATE_WIDTH,
     "channel_delta": CHANNEL_OUTPUT,
     "linear": LINEAR_OUTPUT,
+    "gated_conv": GATED_COLUMNS,
 }
 """Columns of what a layer with recurrent state shows of each token."""
 RECURRENCES = ("state", *_OF_TOKENS)

@@ -145,6 +145,7 @@ def _attend(
 
 
 DECODE = ((5, 1), (1, 1), (9, 1))
+ROUNDED = ("selective_scan", "gated_delta", "channel_delta", "linear", "gated_conv")
 VERIFY = ((5, 4), (4, 4), (9, 4))
 ROOM: dict[str, Any] = {"max_context_len": 300, "kv_pool_pages": 600}
 LONG = ((132, 1), (3, 1), (257, 1), (128, 1))
@@ -296,11 +297,10 @@ def test_recurrent_state_is_in_the_truth_and_what_rounds_behind_it_in_the_yardst
 
     assert torch.equal(state[:, :STATE_SUMS], torch.stack([row.sum(0) for row in rows])[:, :4])
     assert torch.equal(state[:, STATE_SUMS:], torch.stack([row[-1] for row in rows])[:, 4:])
-    rounded = {"attention", "selective_scan", "gated_delta", "channel_delta", "linear"}
-    assert set(yardstick(batch, config)) == rounded
+    assert set(yardstick(batch, config)) == {"attention", *ROUNDED}
 
 
-@pytest.mark.parametrize("name", ["selective_scan", "gated_delta", "channel_delta", "linear"])
+@pytest.mark.parametrize("name", ROUNDED)
 def test_a_recurrence_that_a_dtype_rounds_is_left_out_where_nobody_promises_it(name: str) -> None:
     batch, config = batch_of("decode", *DECODE, recurrent_state=True)
     assert name in expected(batch, config).outputs
