@@ -37,7 +37,7 @@ _DISPATCH = (
 
 
 @contextlib.contextmanager
-def _any_device() -> Iterator[None]:
+def any_device() -> Iterator[None]:
     """Without a GPU, `device` of torch.cuda and of torch.cpu, which has none, does nothing."""
     if torch.cuda.is_available() or hasattr(torch.cpu, "device"):
         yield
@@ -65,7 +65,7 @@ class Mamba2Session(DeltaNetSession):
     def engine_runs(self, batch: Batch | None = None) -> contextlib.AbstractContextManager[None]:
         """Its kernels are launched on the device of their tensors, by a number that the CPU lacks
         (sglang mamba_ssm.py selective_state_update)."""
-        return _any_device()
+        return any_device()
 
     def _open_backend(self, runner: ModelRunner) -> Any:
         dispatch = engine_module(next(filter(has_module, _DISPATCH)))

@@ -1,8 +1,9 @@
 """Pools of a model with recurrent layers beside attention: the engine's own, with the world's rows.
 
 A model is described by an engine's own configuration: Qwen3-Next's with two layers, a gated delta
-net, then attention; Kimi Linear's and Bailing's likewise; Falcon-H1's with one, which has Mamba2
-and attention side by side. So shapes and dtypes of states follow from the engine's own rules.
+net, then attention; Kimi Linear's and Bailing's likewise; LFM2's with attention first; Falcon-H1's
+with one, which has Mamba2 and attention side by side. So shapes and dtypes of states follow from
+the engine's own rules.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from fuzzgraph.case.verified_states import (
 )
 from fuzzgraph.content import STATE_WIDTH
 from fuzzgraph.recurrent_layers import channel_decay, decayed_attention, delta_rule
+from fuzzgraph.recurrent_layers.gated_convolution import GATED_COLUMNS, GATED_TAPS
 from fuzzgraph.recurrent_layers.short_convolution import CONV_WIDTH
 from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu
 from fuzzgraph.targets.offline.package import call_with_known
@@ -31,6 +33,7 @@ __all__ = [
     "described_bailing",
     "described_delta_net",
     "described_kimi",
+    "described_lfm2",
     "described_mamba2",
     "hybrid_kv_pool",
     "state_pool",
@@ -39,6 +42,7 @@ __all__ = [
 RECURRENT_LAYER = 0
 QWEN, FALCON = "sglang.srt.configs.qwen3_next", "sglang.srt.configs.falcon_h1"
 KIMI, BAILING = "sglang.srt.configs.kimi_linear", "sglang.srt.configs.bailing_hybrid"
+LFM2 = "sglang.srt.configs.lfm2"
 GDN_BACKEND = "sglang.srt.layers.attention.linear.gdn_backend"
 LIGHTNING_BACKEND = "sglang.srt.layers.attention.linear.lightning_backend"
 KDA_BACKEND = "sglang.srt.layers.attention.linear.kda_backend"
@@ -131,6 +135,22 @@ def described_bailing(config: EngineConfig) -> Any:
     )
 
 
+def described_lfm2(config: EngineConfig) -> Any:
+    """The engine's description of a model with a layer of attention and a short convolution.
+
+    Attention is numbered first, of which Triton's backend asks the values of layer 0 up to 0.5.17.
+    """
+    attention = {**_attention(config), "hidden_size": GATED_COLUMNS}
+    del attention["head_dim"]  # it has none; the pool of keys has its size from the config
+    return engine_module(LFM2).Lfm2Config(
+        architectures=["Lfm2ForCausalLM"],
+        num_hidden_layers=2,
+        layer_types=["full_attention", "conv"],
+        conv_L_cache=GATED_TAPS,
+        **attention,
+    )
+
+
 def state_pool(
     config: EngineConfig, device: torch.device, described: Any, rows: int, width: int
 ) -> Any:
@@ -157,7 +177,7 @@ def state_pool(
             device=device.type,
             enable_memory_saver=False,
             cache_params=described.mamba2_cache_params,
-            mamba_layer_ids=[RECURRENT_LAYER],
+            mamba_layer_ids=list(described.mamba2_cache_params.layers),
             enable_mamba_extra_buffer=config.state_track_interval > 0,
             speculative_num_draft_tokens=config.draft_tokens if verifies_states(config) else None,
             speculative_eagle_topk=config.spec_topk if verifies_states(config) else None,
