@@ -10,9 +10,10 @@ whose layers are the same (sglang arg_groups/model_hook.py).
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
@@ -42,7 +43,7 @@ class ShortConvSession(DeltaNetSession):
     columns = GATED_COLUMNS
 
     @contextlib.contextmanager
-    def engine_runs(self, batch: Batch | None = None) -> Any:
+    def engine_runs(self, batch: Batch | None = None) -> Iterator[None]:
         with any_device(), convolves_as_on_cuda():
             yield
 
@@ -65,13 +66,15 @@ class ShortConvTarget(DeltaNetTarget):
 
     layer = "short convolution"
     session = ShortConvSession
-    also_stood_in_for = ("the number of cores", "the compiled convolution of decodes, by a model")
+    also_stood_in_for: tuple[str, ...] = ("the number of cores",)
     recurrent_modules = (LFM2, LFM2_MODEL, _BACKEND)
     ranks = MappingProxyType({})
     since = MappingProxyType({"decode": _BY_SLOT, "target_verify": _VERIFIED})
 
     def __init__(self, name: str, mode: Literal["decode", "target_verify"]) -> None:
         super().__init__(name, mode)
+        if mode == "decode":
+            self.also_stood_in_for += ("the compiled convolution, by a model",)
         self.capabilities = self.capabilities.replace(state_tracking=False)
 
     def unserved(self, config: EngineConfig) -> str | None:
