@@ -7,11 +7,13 @@ makes of it (MiniMax 2025, "MiniMax-01", modeling code `_build_slope_tensor`). T
 convolution. The recurrence here runs token by token in float64; the exponentials round, so states
 are compared with a part of their size. A token's key is the unit vector of its position, so row p
 of a state holds what is left of the value of the token at position p, and shows one that is
-missing, foreign or counted twice. Queries read every row.
+missing, foreign or counted twice. Behind `LINEAR_WIDTH` tokens keys come again, and add to what is
+left of the older values. Queries read every row.
 """
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from fuzzgraph.content import Content
@@ -50,9 +52,15 @@ def linear_token_inputs(content: Content) -> torch.Tensor:
     return token_inputs(content, LINEAR_OUTPUT, LINEAR_OUTPUT)
 
 
-def linear_position_inputs() -> torch.Tensor:
-    """[LINEAR_WIDTH, 3 * LINEAR_OUTPUT] float32: what its position adds."""
-    return position_inputs(LINEAR_WIDTH, LINEAR_HEADS, LINEAR_OUTPUT, key=1.0)
+def linear_position_inputs(positions: int = LINEAR_WIDTH) -> torch.Tensor:
+    """[positions, 3 * LINEAR_OUTPUT] float32: what its position adds."""
+    keys = _keys(positions)
+    return position_inputs(LINEAR_WIDTH, LINEAR_HEADS, LINEAR_OUTPUT, key=1.0, keys=keys)
+
+
+def _keys(positions: int) -> torch.Tensor:
+    """[positions] channel of each position's key."""
+    return torch.arange(positions) % LINEAR_WIDTH
 
 
 def linear_states(content: Content, batch: Batch, rows: IntArray, lens: IntArray) -> torch.Tensor:
@@ -68,10 +76,14 @@ def _states_at(content: Content, batch: Batch, rows: IntArray, lens: IntArray) -
         values_of_tokens(content, LINEAR_OUTPUT).double().view(VOCAB, LINEAR_HEADS, LINEAR_WIDTH)
     )
     decays = (-linear_slopes()).exp()[:, None, None]
-    for entry, (row, length) in enumerate(zip(rows.tolist(), lens.tolist(), strict=True)):
-        for position, token in enumerate(batch.kv_tokens.row(row)[:length].tolist()):
-            found[entry, :, :position] *= decays
-            found[entry, :, position] = values[token]
+    asked = torch.from_numpy(np.stack((rows, lens)))
+    for row in set(rows.tolist()):
+        tokens = batch.kv_tokens.row(row)[: lens[rows == row].max()].tolist()
+        state = torch.zeros(shape, dtype=torch.float64)
+        for place, (key, token) in enumerate(zip(_keys(len(tokens)).tolist(), tokens, strict=True)):
+            state *= decays
+            state[:, key] += values[token]
+            found[(asked == torch.tensor([[row], [place + 1]])).all(0)] = state
     return found
 
 
@@ -80,7 +92,8 @@ def linear_outputs(content: Content, batch: Batch, dtype: torch.dtype) -> torch.
     rows, positions = batch.token_rows, torch.from_numpy(batch.positions)
     states = _states_at(content, batch, rows, batch.positions + 1).to(dtype)
     tokens = torch.from_numpy(batch.input_ids)
-    inputs = linear_token_inputs(content)[tokens] + linear_position_inputs()[positions]
+    places = linear_position_inputs(int(batch.seq_lens.max(initial=0)))
+    inputs = linear_token_inputs(content)[tokens] + places[positions]
     query = inputs[:, :LINEAR_OUTPUT].to(dtype).view(-1, LINEAR_HEADS, 1, LINEAR_WIDTH)
     read = (query @ states).squeeze(-2) * LINEAR_WIDTH**-0.5
     return normed(read, LINEAR_EPSILON)

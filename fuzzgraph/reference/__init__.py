@@ -17,7 +17,7 @@ from fuzzgraph.case import LONGEST_CONTEXT, EngineConfig, attention_outputs, gro
 from fuzzgraph.content import DTYPES, content_for
 from fuzzgraph.expert_layer import EXPERTS, expert_outputs
 from fuzzgraph.recurrent_layers.channel_decay import channel_outputs
-from fuzzgraph.recurrent_layers.decayed_attention import LINEAR_WIDTH, linear_outputs
+from fuzzgraph.recurrent_layers.decayed_attention import linear_outputs
 from fuzzgraph.recurrent_layers.delta_recurrence import LONGEST_ROW
 from fuzzgraph.recurrent_layers.delta_rule import delta_outputs
 from fuzzgraph.recurrent_layers.gated_convolution import gated_conv_outputs
@@ -127,7 +127,7 @@ _ROUNDED = {
     "selective_scan": (LONGEST_CONTEXT, recurrent_outputs),
     "gated_delta": (LONGEST_ROW, delta_outputs),
     "channel_delta": (LONGEST_ROW, channel_outputs),
-    "linear": (LINEAR_WIDTH, linear_outputs),
+    "linear": (LONGEST_ROW, linear_outputs),
     "gated_conv": (LONGEST_CONTEXT, gated_conv_outputs),
 }
 """Output -> (longest context for which it is computed, what computes it)."""

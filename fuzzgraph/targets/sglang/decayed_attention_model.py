@@ -21,6 +21,7 @@ from fuzzgraph.recurrent_layers.decayed_attention import (
     LINEAR_OUTPUT,
     LINEAR_WIDTH,
 )
+from fuzzgraph.recurrent_layers.delta_recurrence import LONGEST_ROW
 from fuzzgraph.targets.offline.demands import demand_lookup, demand_rows, demand_size
 from fuzzgraph.targets.sglang.attention_model import FORWARD
 from fuzzgraph.targets.sglang.delta_net_model import normed
@@ -41,7 +42,7 @@ class DecayedAttentionModel(HybridModel):
     def _make_recurrent(self, config: EngineConfig, device: torch.device) -> None:
         on_device = self.on_device
         self.token_inputs = on_device(decayed_attention.linear_token_inputs(content_for(config)))
-        self.position_inputs = on_device(decayed_attention.linear_position_inputs())
+        self.position_inputs = on_device(decayed_attention.linear_position_inputs(LONGEST_ROW))
         self.recurrent = engine_module("sglang.srt.layers.radix_attention").RadixAttention(
             num_heads=LINEAR_HEADS,
             head_dim=LINEAR_WIDTH,

@@ -78,6 +78,19 @@ def hybrid_backend(runner: ModelRunner, model: HybridModel) -> Any:
     return hybrid
 
 
+def demand_tracking(config: EngineConfig, since: tuple[int, int, int]) -> None:
+    """Refuse a config whose states a release before `since` would keep for its prefix cache.
+
+    Raises:
+        NotInRelease: it keeps none of such layers.
+    """
+    if config.state_track_interval and is_before(since):
+        raise NotInRelease(
+            f"sglang {release()} keeps no states of such layers for its prefix cache: "
+            "state_track_interval must be 0"
+        )
+
+
 class DeltaNetSession(TritonSession):
     """One hybrid backend and one decode runner with its captured graphs."""
 
@@ -90,11 +103,7 @@ class DeltaNetSession(TritonSession):
     """The first release whose servers keep states of such layers for their prefix cache."""
 
     def __init__(self, config: EngineConfig, graphs: GraphEngine) -> None:
-        if config.state_track_interval and is_before(self.tracking_since):
-            raise NotInRelease(
-                f"sglang {release()} keeps no states of such layers for its prefix cache: "
-                "state_track_interval must be 0"
-            )
+        demand_tracking(config, self.tracking_since)
         super().__init__(config, graphs)
 
     def _more_fields(self, config: EngineConfig) -> tuple[Field, ...]:

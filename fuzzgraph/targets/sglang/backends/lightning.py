@@ -16,7 +16,7 @@ from fuzzgraph.targets.sglang.backends.gdn import DeltaNetSession, DeltaNetTarge
 from fuzzgraph.targets.sglang.decayed_attention_model import DecayedAttentionModel
 from fuzzgraph.targets.sglang.stubs.hybrid_pools import BAILING, LIGHTNING_BACKEND
 
-_BESIDE_TRITON = (0, 5, 18), "runs no models of lightning attention beside Triton attention"
+BESIDE_TRITON = (0, 5, 18), "runs no models of lightning attention beside Triton attention"
 
 
 class LightningSession(DeltaNetSession):
@@ -35,4 +35,4 @@ class LightningTarget(DeltaNetTarget):
     recurrent_modules = (BAILING, LIGHTNING_BACKEND)
     positions = LINEAR_WIDTH
     ranks = MappingProxyType({})
-    since = MappingProxyType(dict.fromkeys(("decode", "target_verify"), _BESIDE_TRITON))
+    since = MappingProxyType(dict.fromkeys(("decode", "target_verify"), BESIDE_TRITON))

@@ -24,7 +24,11 @@ from fuzzgraph.targets.sglang.stubs.hybrid_pools import FALCON
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 from fuzzgraph.world import Batch
 
-_KERNEL = "causal_conv1d_update_triton"
+_MIXERS_KERNELS = {
+    "causal_conv1d_fn_triton": "causal_conv1d_fn",
+    "causal_conv1d_update_triton": "causal_conv1d_update",
+}
+"""Triton kernels that the mixer imports on a GPU only: its name for each -> the kernel's own."""
 _KERNELS = (
     "sglang.kernels.ops.mamba.causal_conv1d_triton",
     "sglang.srt.layers.attention.mamba.causal_conv1d_triton",
@@ -34,6 +38,8 @@ _DISPATCH = (
     "sglang.srt.layers.attention.mamba.ops.ssu_dispatch",
 )
 """Which kernel updates states; the engine's scheduler asks for it once."""
+
+TRACKING_SINCE = (0, 5, 13)
 
 
 @contextlib.contextmanager
@@ -55,7 +61,7 @@ class Mamba2Session(DeltaNetSession):
 
     model_class = Mamba2Model
     output = "recurrent"
-    tracking_since = (0, 5, 13)
+    tracking_since = TRACKING_SINCE
 
     def __init__(self, config: EngineConfig, graphs: GraphEngine) -> None:
         if config.dtype != "float32":
@@ -90,7 +96,13 @@ class Mamba2Target(DeltaNetTarget):
 
     def load(self) -> None:
         super().load()
-        mixer = engine_module(MIXER)
-        if not hasattr(mixer, _KERNEL):  # it imports its Triton kernels on a GPU only
-            kernels = engine_module(next(filter(has_module, _KERNELS)))
-            setattr(mixer, _KERNEL, kernels.causal_conv1d_update)
+        give_mixer_kernels()
+
+
+def give_mixer_kernels() -> None:
+    """Let the mixer convolve in Triton where there is no GPU."""
+    mixer = engine_module(MIXER)
+    kernels = engine_module(next(filter(has_module, _KERNELS)))
+    for name, kernel in _MIXERS_KERNELS.items():
+        if not hasattr(mixer, name):
+            setattr(mixer, name, getattr(kernels, kernel))

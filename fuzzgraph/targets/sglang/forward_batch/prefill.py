@@ -16,8 +16,8 @@ from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 from fuzzgraph.world import Batch, IntArray
 
 STATE_CHUNK = 64
-"""Tokens of a chunk behind which kernels of the delta rule have the state: fla chunk_delta_h.py
-`CHUNK_SIZE`."""
+"""Tokens of a chunk behind which kernels have the state, where a model's description names no
+others: fla chunk_delta_h.py `CHUNK_SIZE`."""
 TRACKED_LENS = "mamba_track_seqlens"
 """What a batch of prompts says of the states to keep, and a decode does not."""
 _INFO = "sglang.srt.model_executor.forward_batch_info"
@@ -58,7 +58,7 @@ def _prompts(batch: Batch, runner: ModelRunner) -> dict[str, Any]:
     new, cached = batch.new_lens, batch.cached_lens
     starts = np.cumsum(new) - new
     said = {
-        **_tracked(batch, runner.device),
+        **_tracked(batch, runner),
         "forward_mode": engine_module(_INFO).ForwardMode.EXTEND,
         "num_token_non_padded_cpu": batch.num_tokens,
         "extend_num_tokens": batch.num_tokens,
@@ -73,28 +73,37 @@ def _prompts(batch: Batch, runner: ModelRunner) -> dict[str, Any]:
     return said | image_inputs(batch, runner) if runner.model_config.is_multimodal else said
 
 
-def _tracked(batch: Batch, device: str) -> dict[str, Any]:
+def state_chunk(described: Any) -> int:
+    """Tokens of a chunk behind which a model's kernels have the state, by its description."""
+    found: int = getattr(described, "mamba_chunk_size", STATE_CHUNK)
+    return found
+
+
+def _tracked(batch: Batch, runner: ModelRunner) -> dict[str, Any]:
     """Behind how many tokens the prefix cache keeps a state of each row; the host's lists by
     release (ScheduleBatch.prepare_for_extend)."""
     if not len(batch.track_slots):
         return {}
-    lens = told_track_lens(batch)
+    lens = told_track_lens(batch, state_chunk(runner.model_config.hf_text_config))
     return {
-        TRACKED_LENS: engine_tensor(lens, device),
+        TRACKED_LENS: engine_tensor(lens, runner.device),
         "mamba_prefill_track_mask_cpu": (batch.tracked_lens > 0).tolist(),
         "mamba_track_seqlens_cpu": lens.tolist(),
     }
 
 
-def told_track_lens(batch: Batch) -> IntArray:
+def told_track_lens(batch: Batch, chunk: int) -> IntArray:
     """[raw_bs] the length by which a backend finds the state to keep, -1 where it keeps none.
 
     It is the row's own where its last whole chunk is the one to keep, and else one more than the
     chunk's end, so that no backend takes that for the end of the row (ScheduleBatch
     `_mamba_radix_cache_v2_req_prepare_for_extend`).
+
+    Args:
+        chunk: tokens of a chunk of the model's kernels.
     """
     tracked = batch.tracked_lens
-    last_chunk = batch.seq_lens - batch.new_lens % STATE_CHUNK
+    last_chunk = batch.seq_lens - batch.new_lens % chunk
     lens = np.where(last_chunk == tracked, batch.seq_lens, tracked + 1)
     found: IntArray = np.where(tracked > 0, lens, -1)
     return found

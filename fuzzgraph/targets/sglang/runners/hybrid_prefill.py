@@ -20,25 +20,44 @@ from fuzzgraph.content import STATE_WIDTH
 from fuzzgraph.observation import Field, Observation
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.recurrent_layers.channel_decay import CHANNEL_OUTPUT
+from fuzzgraph.recurrent_layers.decayed_attention import LINEAR_OUTPUT
 from fuzzgraph.recurrent_layers.delta_recurrence import LONGEST_ROW
 from fuzzgraph.targets.offline import fields as common
 from fuzzgraph.targets.sglang.attention_model import PrefillModel
-from fuzzgraph.targets.sglang.backends.gdn import STOOD_IN, RecurrentTarget, hybrid_backend
+from fuzzgraph.targets.sglang.backends.gdn import (
+    STOOD_IN,
+    RecurrentTarget,
+    demand_tracking,
+    hybrid_backend,
+)
+from fuzzgraph.targets.sglang.backends.lightning import BESIDE_TRITON
+from fuzzgraph.targets.sglang.backends.mamba2 import TRACKING_SINCE, any_device, give_mixer_kernels
 from fuzzgraph.targets.sglang.channel_decay_model import ChannelDecayModel
+from fuzzgraph.targets.sglang.decayed_attention_model import DecayedAttentionModel
 from fuzzgraph.targets.sglang.delta_net_model import LAYER, DeltaNetModel
 from fuzzgraph.targets.sglang.excuses import HYBRID_PREFILL_EXCUSES
 from fuzzgraph.targets.sglang.fields import TRACKED_PROMPTS, tracked_fields
 from fuzzgraph.targets.sglang.forward_batch.prefill import (
     STATE_CHUNK,
     TRACKED_LENS,
+    state_chunk,
     told_track_lens,
 )
 from fuzzgraph.targets.sglang.hybrid_model import HybridModel, split_recurrent
+from fuzzgraph.targets.sglang.mamba2_model import MIXER
+from fuzzgraph.targets.sglang.nemotron_model import NEMOTRON, NemotronModel
 from fuzzgraph.targets.sglang.release import demand_release
 from fuzzgraph.targets.sglang.runners.prefill import PrefillTarget
-from fuzzgraph.targets.sglang.runners.prefill_cuda_graph_runner import BREAKABLE
+from fuzzgraph.targets.sglang.runners.prefill_cuda_graph_runner import BREAKABLE, PrefillKind
 from fuzzgraph.targets.sglang.runners.prefill_session import PrefillSession
-from fuzzgraph.targets.sglang.stubs.hybrid_pools import KDA_BACKEND, KIMI
+from fuzzgraph.targets.sglang.stubs.hybrid_pools import (
+    BAILING,
+    KDA_BACKEND,
+    KIMI,
+    LIGHTNING_BACKEND,
+    MAMBA_CHUNK,
+    NEMOTRON_DESCRIPTION,
+)
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 from fuzzgraph.targets.sglang.stubs.platform import cuda_server
 from fuzzgraph.world import Batch
@@ -77,6 +96,12 @@ class DeltaNetPrefillSession(PrefillSession):
     """What the recurrent layer's output is called."""
     columns = STATE_WIDTH
     """Of that output."""
+    tracking_since = (0, 5, 9)
+    """The first release whose servers keep states of such layers for their prefix cache."""
+
+    def __init__(self, config: EngineConfig, graphs: GraphEngine, kind: PrefillKind) -> None:
+        demand_tracking(config, self.tracking_since)
+        super().__init__(config, graphs, kind)
 
     @staticmethod
     def declared(config: EngineConfig) -> tuple[Field, ...]:
@@ -115,7 +140,8 @@ class DeltaNetPrefillSession(PrefillSession):
     def observe(self, batch: Batch) -> Observation:
         seen = super().observe(batch)
         if self._config.state_track_interval:
-            seen.told = {TRACKED_LENS: told_track_lens(batch).tolist()}
+            described = self._model_runner.model_config.hf_text_config
+            seen.told = {TRACKED_LENS: told_track_lens(batch, state_chunk(described)).tolist()}
         return seen
 
     def _recurrent_metadata(self) -> dict[str, torch.Tensor]:
@@ -160,12 +186,48 @@ class FlatGatesPrefillSession(ChannelDecayPrefillSession):
     model: type[PrefillModel] = FlatGatesPrefillModel
 
 
+class Mamba2PrefillModel(PrefillModel):
+    """The same with Mamba2 as Nemotron-H has it."""
+
+    kind = NemotronModel
+
+
+class Mamba2PrefillSession(DeltaNetPrefillSession):
+    """The same with Mamba2 as Nemotron-H has it."""
+
+    model: type[PrefillModel] = Mamba2PrefillModel
+    output = "selective_scan"  # sums over a chunk come in another order than the reference's
+    tracking_since = TRACKING_SINCE
+
+    def engine_runs(self) -> contextlib.AbstractContextManager[None]:
+        return any_device()
+
+
+class DecayedAttentionPrefillModel(PrefillModel):
+    """The same with lightning attention."""
+
+    kind = DecayedAttentionModel
+
+
+class LightningPrefillSession(DeltaNetPrefillSession):
+    """The same with lightning attention."""
+
+    model: type[PrefillModel] = DecayedAttentionPrefillModel
+    output = "linear"
+    columns = LINEAR_OUTPUT
+
+
 class DeltaNetPrefillTarget(RecurrentTarget, PrefillTarget):
     """Prefill graphs with gated delta nets on the release that this process holds."""
 
     session: type[DeltaNetPrefillSession] = DeltaNetPrefillSession
     excuses = HYBRID_PREFILL_EXCUSES
     positions = LONGEST_ROW
+    dtypes: tuple[str, ...] = ("float16",)  # chunks of the delta rule take no float32
+    state_chunk = STATE_CHUNK
+    """Tokens of a chunk of its kernels."""
+    data_ranks = True
+    """Whether it is driven beside data-parallel ranks, where its graphs are."""
 
     def __init__(self, name: str, kind: str = BREAKABLE.name) -> None:
         super().__init__(name, kind)
@@ -173,7 +235,7 @@ class DeltaNetPrefillTarget(RecurrentTarget, PrefillTarget):
         self.about = f"{graphs} prefill graphs, {self.layer} beside Triton attention"
         self.also_stood_in_for = (*self.also_stood_in_for, STOOD_IN)
         self.capabilities = self.capabilities.replace(
-            dtypes=("float16",),  # chunks of the delta rule are not computed in float32
+            dtypes=self.dtypes,
             max_context_len=self.positions,
             images=False,
             max_tp_size=1,
@@ -181,8 +243,12 @@ class DeltaNetPrefillTarget(RecurrentTarget, PrefillTarget):
             recurrent_state=True,
             recurrent_only=True,
             state_tracking=True,
-            state_chunk=STATE_CHUNK,
+            state_chunk=self.state_chunk,
         )
+        if not self.data_ranks:
+            self.capabilities = self.capabilities.replace(
+                modes=("prefill",), max_dp_size=1, idle_alone=True
+            )
 
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> DeltaNetPrefillSession:
         return self.session(config, graphs, self._kind)
@@ -210,4 +276,39 @@ class FlatGatesPrefillTarget(ChannelDecayPrefillTarget):
 
     def modules(self) -> tuple[str, ...]:
         demand_release((0, 5, 22), "captures no kernels of KDA", self.name)
+        return super().modules()
+
+
+_ANY_DTYPE: tuple[str, ...] = ("float32", "float16")
+
+
+class Mamba2PrefillTarget(DeltaNetPrefillTarget):
+    """Prefill graphs with Mamba2 on the sglang release that this process holds."""
+
+    layer = "Mamba2"
+    session = Mamba2PrefillSession
+    recurrent_modules = (NEMOTRON_DESCRIPTION, MIXER, NEMOTRON)
+    dtypes = _ANY_DTYPE
+    state_chunk = MAMBA_CHUNK
+    data_ranks = False  # the mixer takes its width from a flag of the engine's groups
+
+    def modules(self) -> tuple[str, ...]:
+        demand_release((0, 5, 10), "breaks no prefills at Mamba2", self.name)
+        return super().modules()
+
+    def load(self) -> None:
+        super().load()
+        give_mixer_kernels()
+
+
+class LightningPrefillTarget(DeltaNetPrefillTarget):
+    """Prefill graphs with lightning attention on the sglang release that this process holds."""
+
+    layer = "lightning attention"
+    session = LightningPrefillSession
+    recurrent_modules = (BAILING, LIGHTNING_BACKEND)
+    dtypes = _ANY_DTYPE
+
+    def modules(self) -> tuple[str, ...]:
+        demand_release(*BESIDE_TRITON, self.name)
         return super().modules()

@@ -1,9 +1,9 @@
 """Pools of a model with recurrent layers beside attention: the engine's own, with the world's rows.
 
 A model is described by an engine's own configuration: Qwen3-Next's with two layers, a gated delta
-net, then attention; Kimi Linear's and Bailing's likewise; LFM2's with attention first; Falcon-H1's
-with one, which has Mamba2 and attention side by side. So shapes and dtypes of states follow from
-the engine's own rules.
+net, then attention; Kimi Linear's and Bailing's likewise; LFM2's with attention first, and
+Nemotron-H's with attention, then Mamba2; Falcon-H1's with one, which has Mamba2 and attention side by
+side. So shapes and dtypes of states follow from the engine's own rules.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ __all__ = [
     "described_kimi",
     "described_lfm2",
     "described_mamba2",
+    "described_nemotron",
     "hybrid_kv_pool",
     "state_pool",
 ]
@@ -43,6 +44,7 @@ RECURRENT_LAYER = 0
 QWEN, FALCON = "sglang.srt.configs.qwen3_next", "sglang.srt.configs.falcon_h1"
 KIMI, BAILING = "sglang.srt.configs.kimi_linear", "sglang.srt.configs.bailing_hybrid"
 LFM2 = "sglang.srt.configs.lfm2"
+NEMOTRON_DESCRIPTION = "sglang.srt.configs.nemotron_h"
 GDN_BACKEND = "sglang.srt.layers.attention.linear.gdn_backend"
 LIGHTNING_BACKEND = "sglang.srt.layers.attention.linear.lightning_backend"
 KDA_BACKEND = "sglang.srt.layers.attention.linear.kda_backend"
@@ -54,6 +56,9 @@ _POOLS = "sglang.srt.mem_cache.memory_pool"
 
 
 MAMBA_HEADS = 2
+MAMBA_CHUNK = 16
+"""Tokens of a chunk of Mamba2's kernels where prompts are computed: few, so that prompts have
+several."""
 
 
 def _attention(config: EngineConfig) -> dict[str, Any]:
@@ -78,6 +83,26 @@ def described_mamba2(config: EngineConfig) -> Any:
         mamba_d_state=1,
         mamba_d_conv=CONV_WIDTH,
         mamba_chunk_size=CONV_WIDTH,  # the least; intervals of tracking are no shorter
+        **_attention(config),
+    )
+
+
+def described_nemotron(config: EngineConfig) -> Any:
+    """The engine's description of a model with a layer of attention, and one of Mamba2 behind it.
+
+    Up to 0.5.17 Triton attention asks the pool for values of layer 0 (sglang triton_backend.py,
+    `get_value_buffer(0)` in `__init__`).
+    """
+    return engine_module(NEMOTRON_DESCRIPTION).NemotronHConfig(
+        architectures=["NemotronHForCausalLM"],
+        layers_block_type=["attention", "mamba"],
+        mamba_num_heads=MAMBA_HEADS,
+        mamba_head_dim=STATE_WIDTH // MAMBA_HEADS,
+        mamba_n_groups=1,
+        n_groups=1,  # the name that checkpoints have, by which shapes of states go
+        ssm_state_size=1,
+        mamba_d_conv=CONV_WIDTH,
+        mamba_chunk_size=MAMBA_CHUNK,
         **_attention(config),
     )
 

@@ -350,6 +350,7 @@ _KINDS = {
     "qwen3_next": "hybrid_gdn_config",
     "falcon_h1": "mamba2_config",
     "lfm2": "mamba2_config",
+    "nemotron_h": "mamba2_config",
     "kimi_linear": "kimi_linear_config",
     "bailing_hybrid": "hybrid_lightning_config",
 }
@@ -357,10 +358,8 @@ _KINDS = {
 
 def _kinds_of(hybrid: Any) -> dict[str, Any]:
     """Where a runner of 0.5.16 and before has the description of a model with recurrent layers."""
-    kind = getattr(hybrid, "model_type", "")
-    named = dict.fromkeys(_KINDS.values())
-    if kind in _KINDS:
-        named[_KINDS[kind]] = hybrid
+    kind = _KINDS.get(getattr(hybrid, "model_type", ""))
+    named = {name: hybrid if name == kind else None for name in _KINDS.values()}
     return {**named, "mambaish_config": hybrid}
 
 

@@ -12,6 +12,7 @@ What the compiler would add stays untested: fused kernels, guards, recompilation
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,9 +22,14 @@ from fuzzgraph.ports import CapturedGraph
 from fuzzgraph.relays import relay
 from fuzzgraph.targets.offline.cuda_graph import CudaGraphs
 from fuzzgraph.targets.offline.patching import replaced_names
-from fuzzgraph.targets.sglang.release import engine_module, has_module
+from fuzzgraph.targets.sglang.release import engine_module
 
-_LAYERS = ("sglang.srt.layers.radix_attention", "sglang.srt.layers.radix_linear_attention")
+_OPERATORS = (
+    "sglang.srt.layers.radix_attention",
+    "sglang.srt.layers.radix_linear_attention",
+    "sglang.srt.models.nemotron_h",
+)
+"""Modules with operators that split a body; a model's is asked once a target has loaded it."""
 _SPLIT = "sglang.srt.compilation.compilation_config"
 _BACKEND = "sglang.srt.compilation.cuda_piecewise_backend"
 _WARMING = ("is_in_torch_compile_warmup", "is_in_pcg_torch_compile")
@@ -147,7 +153,7 @@ def splitting() -> Iterator[None]:
     """Meanwhile the engine's splitting operators are known to who captures."""
     names = [name.partition(".")[2] for name in engine_module(_SPLIT).SPLIT_OPS]
     with contextlib.ExitStack() as stack:
-        for module in map(engine_module, filter(has_module, _LAYERS)):
+        for module in map(engine_module, filter(sys.modules.__contains__, _OPERATORS)):
             known = [name for name in names if hasattr(module, name)]
             splits = {name: _cutting(getattr(module, name)) for name in known}
             stack.enter_context(replaced_names([module], splits))
