@@ -117,6 +117,8 @@ TARGETS = (
     _row("lora-chunked-verify", "backends.lora", "LoraTarget", kernels="csgmv",
          mode="target_verify"),
     _row("mamba", "backends.mamba2", "Mamba2Target", mode="decode"),
+    _row("mamba-falcon-prefill", "runners.hybrid_prefill", "FalconPrefillTarget",
+         releases="0.5.11 on"),
     _row("mamba-prefill", "runners.hybrid_prefill", "Mamba2PrefillTarget", releases="0.5.11 on"),
     _row("mamba-piecewise-prefill", "runners.hybrid_prefill", "Mamba2PrefillTarget",
          kind="tc_piecewise", releases="0.5.10 to 0.5.21"),

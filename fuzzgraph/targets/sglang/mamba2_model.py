@@ -36,6 +36,11 @@ class Mamba2Model(HybridModel):
 
     describe = staticmethod(described_mamba2)
 
+    @property
+    def layers(self) -> tuple[Any, ...]:
+        """The engine counts one, by its attention."""
+        return (self.layer,)
+
     def kept_states(self, cache: Any) -> dict[str, Any]:
         conv, state = cache.conv[0][0], cache.temporal[0]
         turned = frozenset({"conv_state"})

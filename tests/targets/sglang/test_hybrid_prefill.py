@@ -13,7 +13,11 @@ from tests.targets.sglang.released import Workers
 from tests.targets.sglang.test_prefill import Rows, prefill_case
 
 GDN, KDA, GLM = "sglang-gdn-prefill", "sglang-kda-prefill", "sglang-kda-glm-prefill"
+MAMBA, FALCON = "sglang-mamba-prefill", "sglang-mamba-falcon-prefill"
+LIGHTNING = "sglang-lightning-prefill"
 _MUTANTS = "tests.targets.sglang.hybrid_prefill_mutants"
+_MAMBAS = "tests.targets.sglang.mamba2_prefill_mutants"
+_LIGHTNINGS = "tests.targets.sglang.lightning_prefill_mutants"
 _GIVEN = {"recurrent_state": True, "dtype": "float16", "page_size": 16, "max_context_len": 32}
 
 PARTS_OF_PROMPTS: tuple[Rows, ...] = (
@@ -45,8 +49,10 @@ def found(
 def found_of_kept(
     workers: Workers, version: str, target: str, kind: str = "breakable"
 ) -> set[tuple[str, str]]:
-    """The same of prompts that keep states for the prefix cache."""
-    return _found(workers, version, target, prefill_case(kind, *PROMPTS_THAT_KEEP_STATES, **_KEPT))
+    """The same of prompts that keep states for the prefix cache; Mamba2's chunks are shorter."""
+    interval = 16 if "mamba" in target else 64
+    kept = {**_KEPT, "state_track_interval": interval}
+    return _found(workers, version, target, prefill_case(kind, *PROMPTS_THAT_KEEP_STATES, **kept))
 
 
 def _found(workers: Workers, version: str, target: str, case: Case) -> set[tuple[str, str]]:
@@ -62,6 +68,8 @@ def _found(workers: Workers, version: str, target: str, case: Case) -> set[tuple
         (GDN, "0.5.13"), (GDN, NEWEST),
         (KDA, "0.5.17"), (KDA, "0.5.19"),
         (GLM, NEWEST),
+        (MAMBA, "0.5.11"), (MAMBA, "0.5.13"), (MAMBA, NEWEST),
+        (LIGHTNING, "0.5.18"), (LIGHTNING, NEWEST),
     ],
 )  # fmt: skip
 def test_a_prompt_in_parts_goes_on_from_its_state(
@@ -74,8 +82,13 @@ def test_a_prompt_in_parts_goes_on_from_its_state(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("layer", "version"),
-    [("gdn", "0.5.9"), ("gdn", "0.5.21"), ("kda", "0.5.17"), ("kda", "0.5.21")],
-)
+    [
+        ("gdn", "0.5.9"), ("gdn", "0.5.21"),
+        ("kda", "0.5.17"), ("kda", "0.5.21"),
+        ("mamba", "0.5.10"), ("mamba", "0.5.21"),
+        ("lightning", "0.5.18"), ("lightning", "0.5.21"),
+    ],
+)  # fmt: skip
 def test_pieces_end_at_linear_attention(workers: Workers, layer: str, version: str) -> None:
     assert found(workers, version, f"sglang-{layer}-piecewise-prefill", "piecewise") == set()
 
@@ -84,6 +97,47 @@ def test_pieces_end_at_linear_attention(workers: Workers, layer: str, version: s
 @pytest.mark.slow
 def test_breakable_graphs_of_0_5_12_hold_linear_attention(workers: Workers) -> None:
     assert ("computes", "gated_delta") in found(workers, "0.5.12", GDN)
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+def test_breakable_graphs_hold_the_mixer_of_falcon(workers: Workers) -> None:
+    """Open in 0.5.23; see reports/findings/sglang-falcon-prefill.md."""
+    assert ("computes", "temporal") in found(workers, NEWEST, FALCON)
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+def test_a_break_at_the_mixer_mends_falcon(workers: Workers) -> None:
+    assert found(workers, NEWEST, f"{_MAMBAS}:mended_falcon") == set()
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["sglang-mamba-prefill", "sglang-mamba-piecewise-prefill"])
+@pytest.mark.parametrize(("version", "wrong"), [("0.5.18", True), ("0.5.21", False)])
+def test_mamba2_kept_states_of_another_place_until_0_5_21(
+    workers: Workers, name: str, version: str, wrong: bool
+) -> None:
+    """sglang issue 31833, PR 37836."""
+    kind = "piecewise" if "piecewise" in name else "breakable"
+    seen = found_of_kept(workers, version, name, kind)
+    assert seen == ({("computes", "temporal")} if wrong else set())
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+def test_graphs_of_0_5_13_keep_no_states_of_mamba2(workers: Workers) -> None:
+    """See reports/findings/sglang-mamba-prefill-kept.md."""
+    assert ("computes", "conv[0]") in found_of_kept(workers, "0.5.13", MAMBA)
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+def test_before_0_5_13_no_prompts_of_mamba2_keep_states(workers: Workers) -> None:
+    config = {**_KEPT, "state_track_interval": 16}
+    case = prefill_case("breakable", *PROMPTS_THAT_KEEP_STATES, **config)
+    assert "keeps no states of such layers" in workers.skipped("0.5.12", case, MAMBA)
 
 
 @pytest.mark.sglang
@@ -116,10 +170,33 @@ def test_a_planted_bug_is_found(workers: Workers, planted: str, named: tuple[str
 @pytest.mark.sglang
 @pytest.mark.slow
 @pytest.mark.parametrize(
+    ("planted", "named"),
+    [
+        (f"{_MAMBAS}:initial_states_lost", ("computes", "selective_scan")),
+        (f"{_MAMBAS}:state_of_the_first_row_alone", ("computes", "temporal")),
+        (f"{_MAMBAS}:rows_not_told_apart", ("computes", "selective_scan")),
+        (f"{_MAMBAS}:readouts_of_the_token_before", ("computes", "selective_scan")),
+        (f"{_LIGHTNINGS}:pasts_change_places", ("computes", "linear")),
+        (f"{_LIGHTNINGS}:slopes_of_other_heads", ("computes", "temporal")),
+        (f"{_LIGHTNINGS}:last_token_left_out", ("computes", "temporal")),
+    ],
+)
+def test_a_planted_bug_of_chunks_is_found(
+    workers: Workers, planted: str, named: tuple[str, str]
+) -> None:
+    assert named in found(workers, NEWEST, planted)
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize(
     ("target", "version", "kind"),
     [
         (GDN, "0.5.13", "breakable"), (GDN, NEWEST, "breakable"),
         ("sglang-kda-piecewise-prefill", "0.5.21", "piecewise"),
+        (MAMBA, NEWEST, "breakable"),
+        (LIGHTNING, "0.5.18", "breakable"), (LIGHTNING, NEWEST, "breakable"),
+        ("sglang-lightning-piecewise-prefill", "0.5.21", "piecewise"),
     ],
 )  # fmt: skip
 def test_a_prompt_leaves_a_state_for_the_prefix_cache_behind_its_last_whole_chunk(
@@ -140,14 +217,19 @@ def test_padded_tokens_of_large_graphs_read_behind_the_offsets(workers: Workers)
 @pytest.mark.parametrize(
     ("planted", "named"),
     [
-        ("state_of_the_chunk_before_kept", "temporal"),
-        ("inputs_kept_one_token_late", "conv[0]"),
-        ("nothing_kept_where_a_prompt_ends_with_a_chunk", "temporal"),
-        ("kept_in_the_next_slot", "temporal"),
+        (f"{_MUTANTS}:state_of_the_chunk_before_kept", "temporal"),
+        (f"{_MUTANTS}:inputs_kept_one_token_late", "conv[0]"),
+        (f"{_MUTANTS}:nothing_kept_where_a_prompt_ends_with_a_chunk", "temporal"),
+        (f"{_MUTANTS}:kept_in_the_next_slot", "temporal"),
+        (f"{_MAMBAS}:inputs_kept_one_token_early", "conv[0]"),
+        (f"{_MAMBAS}:state_of_the_chunk_before_kept", "temporal"),
+        (f"{_MAMBAS}:kept_states_change_places", "temporal"),
+        (f"{_LIGHTNINGS}:state_of_half_a_chunk_kept", "temporal"),
+        (f"{_LIGHTNINGS}:nothing_kept_where_a_prompt_ends_with_a_chunk", "temporal"),
     ],
 )
 def test_a_planted_bug_of_kept_states_is_found(workers: Workers, planted: str, named: str) -> None:
-    seen = found_of_kept(workers, NEWEST, f"{_MUTANTS}:{planted}")
+    seen = found_of_kept(workers, NEWEST, planted)
     assert named in {buffer for _, buffer in seen}
 
 
@@ -159,6 +241,8 @@ def test_a_planted_bug_of_kept_states_is_found(workers: Workers, planted: str, n
         ("sglang-kda-piecewise-prefill", {}, "prefill_runner='breakable' is not driven"),
         (GDN, {"recurrent_state": False}, "recurrent_state must be true"),
         (GLM, {"dtype": "float32"}, "dtype='float32' is not driven, only float16"),
+        (MAMBA, {"state_track_interval": 64}, "in prefill is not driven, only 16"),
+        (MAMBA, {"dp_size": 2}, "dp_size=2 is not driven"),
     ],
 )
 def test_configs_that_the_model_cannot_have_are_refused(

@@ -1,11 +1,13 @@
-"""Targets `sglang-gdn-prefill`, `sglang-kda-prefill`, their `-piecewise-prefill` and
-`sglang-kda-glm-prefill`: prefill graphs of models with a recurrent layer.
+"""Prefill graphs of models with a recurrent layer: gated delta nets, KDA, Mamba2 and lightning
+attention; targets `sglang-*-prefill`, and `sglang-*-piecewise-prefill` of older releases.
 
-The release's own runner, `HybridLinearAttnBackend` and pools, one `RadixLinearAttention` and one
+The release's own runner, `HybridLinearAttnBackend` and pools, one recurrent layer and one
 `RadixAttention` layer, each of which breaks a graph: at both breaks kernels run anew, those that
-convolve, recur in chunks and leave states among them. From 0.5.22 on a graph holds the kernels of
-KDA, which read tables that are made anew before each replay. Outputs of both layers, states,
-buffers and metadata are judged.
+convolve, recur in chunks and leave states among them. Recurrent are `RadixLinearAttention`, for
+lightning attention `RadixAttention`, and Nemotron-H's own layer around `MambaMixer2`. From 0.5.22
+on a graph holds the kernels of KDA, which read tables that are made anew before each replay; in
+every release it holds Falcon-H1's mixer as it was captured. Outputs of both layers, states, buffers
+and metadata are judged.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ from fuzzgraph.targets.sglang.forward_batch.prefill import (
     told_track_lens,
 )
 from fuzzgraph.targets.sglang.hybrid_model import HybridModel, split_recurrent
-from fuzzgraph.targets.sglang.mamba2_model import MIXER
+from fuzzgraph.targets.sglang.mamba2_model import MIXER, Mamba2Model
 from fuzzgraph.targets.sglang.nemotron_model import NEMOTRON, NemotronModel
 from fuzzgraph.targets.sglang.release import demand_release
 from fuzzgraph.targets.sglang.runners.prefill import PrefillTarget
@@ -52,6 +54,8 @@ from fuzzgraph.targets.sglang.runners.prefill_cuda_graph_runner import BREAKABLE
 from fuzzgraph.targets.sglang.runners.prefill_session import PrefillSession
 from fuzzgraph.targets.sglang.stubs.hybrid_pools import (
     BAILING,
+    FALCON,
+    FALCON_CHUNK,
     KDA_BACKEND,
     KIMI,
     LIGHTNING_BACKEND,
@@ -203,6 +207,18 @@ class Mamba2PrefillSession(DeltaNetPrefillSession):
         return any_device()
 
 
+class FalconPrefillModel(PrefillModel):
+    """The same with Mamba2 as Falcon-H1 has it, in one layer with attention."""
+
+    kind = Mamba2Model
+
+
+class FalconPrefillSession(Mamba2PrefillSession):
+    """The same with Mamba2 as Falcon-H1 has it."""
+
+    model: type[PrefillModel] = FalconPrefillModel
+
+
 class DecayedAttentionPrefillModel(PrefillModel):
     """The same with lightning attention."""
 
@@ -299,6 +315,15 @@ class Mamba2PrefillTarget(DeltaNetPrefillTarget):
     def load(self) -> None:
         super().load()
         give_mixer_kernels()
+
+
+class FalconPrefillTarget(Mamba2PrefillTarget):
+    """The same with Mamba2 as Falcon-H1 has it, whose graphs hold the mixer as it was captured."""
+
+    layer = "Mamba2 of Falcon-H1"
+    session = FalconPrefillSession
+    recurrent_modules = (FALCON, MIXER)
+    state_chunk = FALCON_CHUNK
 
 
 class LightningPrefillTarget(DeltaNetPrefillTarget):

@@ -56,6 +56,8 @@ _POOLS = "sglang.srt.mem_cache.memory_pool"
 
 
 MAMBA_HEADS = 2
+FALCON_CHUNK = CONV_WIDTH
+"""Tokens of a chunk of Mamba2's kernels: the least; intervals of tracking are no shorter."""
 MAMBA_CHUNK = 16
 """Tokens of a chunk of Mamba2's kernels where prompts are computed: few, so that prompts have
 several."""
@@ -82,7 +84,7 @@ def described_mamba2(config: EngineConfig) -> Any:
         mamba_n_heads=MAMBA_HEADS,
         mamba_d_state=1,
         mamba_d_conv=CONV_WIDTH,
-        mamba_chunk_size=CONV_WIDTH,  # the least; intervals of tracking are no shorter
+        mamba_chunk_size=FALCON_CHUNK,
         **_attention(config),
     )
 

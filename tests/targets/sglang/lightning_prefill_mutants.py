@@ -1,0 +1,55 @@
+"""Planted bugs of lightning attention's prompts, each of them the change of one line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fuzzgraph.case import EngineConfig
+from fuzzgraph.targets.sglang.runners.hybrid_prefill import (
+    DeltaNetPrefillSession,
+    LightningPrefillTarget,
+)
+from tests.targets.sglang.changed_lines import change_line
+
+
+def _planted(name: str, line: str, other: str) -> LightningPrefillTarget:
+    target = LightningPrefillTarget("sglang-lightning-prefill")
+    open_session = target.open_session
+
+    def open_changed(config: EngineConfig, graphs: Any) -> DeltaNetPrefillSession:
+        session = open_session(config, graphs)
+        change_line(session.backend.linear_attn_backend, name, line, other)
+        return session
+
+    target.open_session = open_changed  # type: ignore[method-assign]
+    return target
+
+
+def pasts_change_places() -> LightningPrefillTarget:
+    """Rows with a past start from nothing, where others have none."""
+    line = "s_scales=metadata.has_initial_states,"
+    return _planted("_linear_attention_entry", line, f"{line[:-1]}.flip(0),")
+
+
+def slopes_of_other_heads() -> LightningPrefillTarget:
+    """Heads decay with the slopes of others."""
+    line = "decay_scales=self.tp_slope[layer.layer_id],"
+    return _planted("_linear_attention_entry", line, f"{line[:-1]}.flip(0),")
+
+
+def last_token_left_out() -> LightningPrefillTarget:
+    """The last token of each row is not computed."""
+    line = "q_lengths=q_offsets.diff(),"
+    return _planted("_linear_attention_entry", line, "q_lengths=q_offsets.diff() - 1,")
+
+
+def state_of_half_a_chunk_kept() -> LightningPrefillTarget:
+    """Kept states are those of one block of the kernel before."""
+    line = "track_lens[track_rows] = boundary_lens[track_rows].to(torch.int32)"
+    return _planted("_prepare_seg_la_track_store", line, f"{line} - 32")
+
+
+def nothing_kept_where_a_prompt_ends_with_a_chunk() -> LightningPrefillTarget:
+    """The state behind a prompt's last token is not copied."""
+    line = "and metadata.track_ssm_final_dst.numel() > 0"
+    return _planted("forward_extend", line, "and metadata.track_ssm_final_dst.numel() < 0")
