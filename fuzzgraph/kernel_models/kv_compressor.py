@@ -2,27 +2,39 @@
 
 Source: sglang 0.5.12 to 0.5.23, csrc/deepseek_v4/c_plan.cuh, c4_v2.cuh and c128_v2.cuh. A plan says
 for each row where its token's state is kept and where the states of its group lie; a weighted sum
-of these is the group's key, once the group is whole. `page_store` writes it. Left out are plans of
-a prefill.
+of these is the group's key, once the group is whole. `page_store` writes it. Where rows have
+several tokens, `kv_compressor_extend` has the plans.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from fuzzgraph.kernel_models.checks import Call
 from fuzzgraph.kernel_models.launch import ModelKernel, launch
 from fuzzgraph.kernel_models.memory import Ints, KernelMemory, as_numbers
 
-__all__ = ["PLAN_BYTES", "compress_decode", "plan_compress_decode", "plan_numbers"]
+__all__ = [
+    "OVERLAPS",
+    "PLAN_BYTES",
+    "check_sums",
+    "compress_decode",
+    "group_key",
+    "plan_compress_decode",
+    "plan_numbers",
+    "state_of",
+]
 
 _PLAN_SOURCE = "sglang 0.5.12 to 0.5.23, csrc/deepseek_v4/c_plan.cuh"
 _SUM_SOURCE = "sglang 0.5.12 to 0.5.23, csrc/deepseek_v4/c4_v2.cuh and c128_v2.cuh"
 PLAN_BYTES = 16
 """Of a row in the plan: its length, where its state goes, the states' pages of the group before and
 of its own; four int32."""
-_OVERLAPS = 4
+OVERLAPS = 4
 """Groups of this size take the group before into their sum."""
 
 
@@ -68,7 +80,7 @@ def plan_compress_decode(
     call.needs_shape("req_pool_indices", req_pool_indices, rows)
     call.needs_shape("req_to_token", req_to_token, None, None)
     call.needs_shape("full_to_state", full_to_state, None)
-    ring_for_4 = not use_req_ring or compress_ratio == _OVERLAPS
+    ring_for_4 = not use_req_ring or compress_ratio == OVERLAPS
     call.needs(ring_for_4, "use_req_ring needs groups of 4", compress_ratio)
     plan = torch.empty((rows, PLAN_BYTES), dtype=torch.uint8, device=seq_lens.device)
     launch(
@@ -80,7 +92,7 @@ def plan_compress_decode(
         ratio=compress_ratio,
         page=swa_page_size,
         ring=ring_size,
-        by_request=use_req_ring or (rings_of_requests and compress_ratio != _OVERLAPS),
+        by_request=use_req_ring or (rings_of_requests and compress_ratio != OVERLAPS),
         plan=plan,
     )
     return plan
@@ -113,26 +125,13 @@ def compress_decode(
         KernelRefused: the real host code refuses such a call.
     """
     call = Call("compress_forward", _SUM_SOURCE)
-    overlap = ratio == _OVERLAPS
-    element = width * (4 if overlap else 2)
-    call.needs_shape("kv_score_input", kv_score_input, None, element)
+    call.needs_shape("kv_score_input", kv_score_input, None, None)
     rows = kv_score_input.shape[0]
-    sizes: dict[str, tuple[torch.Tensor, tuple[int | None, ...]]] = {
-        "kv_score_buffer": (kv_score_buffer, (None, ratio, element)),
-        "kv_score_input": (kv_score_input, (rows, element)),
-        "out": (out, (rows, width)),
-        "ape": (ape, (ratio * (2 if overlap else 1), width)),
-        "plan": (plan, (rows, PLAN_BYTES)),
-    }
-    for name, (tensor, shape) in sizes.items():
-        call.needs_shape(name, tensor, *shape)
-        call.needs_contiguous(name, tensor)
-    call.needs_dtype("plan", plan, torch.uint8)
-    stored, given, made = dtypes
-    call.needs_dtype("kv_score_buffer", kv_score_buffer, stored)
-    call.needs_dtype("kv_score_input", kv_score_input, given)
-    call.needs_dtype("ape", ape, given)
-    call.needs_dtype("out", out, made)
+    check_sums(
+        call, kv_score_buffer, kv_score_input, out, ape, {"plan": (plan, rows, PLAN_BYTES)},
+        rows=rows, ratio=ratio, width=width, dtypes=dtypes,
+    )  # fmt: skip
+    overlap = ratio == OVERLAPS
     launch(
         _COMPRESSION,
         states=kv_score_buffer,
@@ -144,7 +143,95 @@ def compress_decode(
     )
 
 
+def check_sums(
+    call: Call,
+    kv_score_buffer: torch.Tensor,
+    kv_score_input: torch.Tensor,
+    out: torch.Tensor,
+    ape: torch.Tensor,
+    plans: dict[str, tuple[torch.Tensor, int, int]],
+    *,
+    rows: int,
+    ratio: int,
+    width: int,
+    dtypes: tuple[torch.dtype, torch.dtype, torch.dtype],
+) -> None:
+    """Hold arguments of a sum against what its host code asks.
+
+    Args:
+        plans: name -> (plan, its rows, bytes of one).
+        rows: of `out`.
+
+    Raises:
+        KernelRefused: the real host code refuses such a call.
+    """
+    overlap = ratio == OVERLAPS
+    element = width * (4 if overlap else 2)
+    sizes: dict[str, tuple[torch.Tensor, tuple[int | None, ...]]] = {
+        "kv_score_input": (kv_score_input, (None, element)),
+        "kv_score_buffer": (kv_score_buffer, (None, ratio, element)),
+        "out": (out, (rows, width)),
+        "ape": (ape, (ratio * (2 if overlap else 1), width)),
+        **{name: (plan, size) for name, (plan, *size) in plans.items()},
+    }
+    for name, (tensor, shape) in sizes.items():
+        call.needs_shape(name, tensor, *shape)
+        call.needs_contiguous(name, tensor)
+    for name, (plan, *_) in plans.items():
+        call.needs_dtype(name, plan, torch.uint8)
+    stored, given, made = dtypes
+    call.needs_dtype("kv_score_buffer", kv_score_buffer, stored)
+    call.needs_dtype("kv_score_input", kv_score_input, given)
+    call.needs_dtype("ape", ape, given)
+    call.needs_dtype("out", out, made)
+
+
 # ---- the bodies
+
+
+def state_of(
+    memory: KernelMemory,
+    requests: Ints,
+    positions: Ints,
+    *,
+    req_to_token: torch.Tensor,
+    full_to_state: torch.Tensor,
+    page: int,
+    ring: int,
+    by_request: bool,
+) -> Ints:
+    """Where the states of these tokens lie: in a ring of their request, or of a window's page."""
+    if by_request:
+        return requests * ring + positions % ring
+    slots = memory.entries("req_to_token", req_to_token, requests, positions)
+    places = memory.entries("full_to_state", full_to_state, slots)
+    return places // page * ring + places % ring
+
+
+def group_key(
+    states: npt.NDArray[np.float64], earlier: npt.NDArray[np.float64] | None, ape: torch.Tensor
+) -> npt.NDArray[np.float64]:
+    """[D] the weighted sum of a group's states.
+
+    Args:
+        states: [ratio, ...] of the group's tokens.
+        earlier: [ratio, ...] of the group before, which groups of 4 take in; None without one.
+        ape: added to the scores.
+    """
+    width, ratio = ape.shape[-1], len(states)
+    if len(ape) == ratio:
+        values, scores = states[:, :width], states[:, width:]
+    else:
+        # | value for the next sum | value | score for the next sum | score |
+        values, scores = states[:, width : 2 * width], states[:, 3 * width :]
+        before = np.zeros((ratio, width)), np.full((ratio, width), -np.inf)
+        if earlier is not None:
+            before = earlier[:, :width], earlier[:, 2 * width : 3 * width]
+        values, scores = np.concatenate((before[0], values)), np.concatenate((before[1], scores))
+    logits = scores + as_numbers(ape)
+    weights = np.exp(logits - logits.max(0))
+    found: npt.NDArray[np.float64] = (values * weights).sum(0) / weights.sum(0)
+    return found
 
 
 def _plan_groups(
@@ -162,23 +249,19 @@ def _plan_groups(
 ) -> None:
     requests, lens = memory.ints(req_pool_indices), memory.ints(seq_lens)
     last = lens - 1
-    before = np.maximum(last - ratio, 0)
-
-    def state_of(positions: Ints) -> Ints:
-        if by_request:
-            return requests * ring + positions % ring
-        slots = memory.entries("req_to_token", req_to_token, requests, positions)
-        places = memory.entries("full_to_state", full_to_state, slots)
-        return places // page * ring + places % ring
-
-    own = state_of(last)
-    numbers = np.stack([lens, own, state_of(before) // ratio, own // ratio], axis=1)
+    where: dict[str, Any] = dict(
+        req_to_token=req_to_token, full_to_state=full_to_state, page=page, ring=ring,
+        by_request=by_request,
+    )  # fmt: skip
+    before = state_of(memory, requests, np.maximum(last - ratio, 0), **where)
+    own = state_of(memory, requests, last, **where)
+    numbers = np.stack([lens, own, before // ratio, own // ratio], axis=1)
     rows = torch.from_numpy(np.ascontiguousarray(numbers.astype(np.int32)).view(np.uint8))
     memory.store("plan", plan, rows, np.arange(len(lens)))
 
 
 def plan_numbers(memory: KernelMemory, plan: torch.Tensor) -> Ints:
-    """int [B, 4] of a plan's bytes."""
+    """int [B, numbers] of a plan's bytes, four each."""
     raw = np.ascontiguousarray(memory.ints(plan).astype(np.uint8))
     found: Ints = raw.view(np.int32).astype(np.int64)
     return found
@@ -195,31 +278,19 @@ def _compress_groups(
     overlap: bool,
 ) -> None:
     pages, ratio, element = states.shape
-    width, bias = out.shape[-1], as_numbers(ape)
     numbers = plan_numbers(memory, plan)
     by_state = states.view(pages * ratio, element)
     memory.store("kv_score_buffer", by_state, new, numbers[:, 1])
     inside = np.arange(ratio)
+
+    def kept(page: int) -> npt.NDArray[np.float64]:
+        return memory.numbers("kv_score_buffer", states, np.full_like(inside, page), inside)
+
     for row, (length, _, before, own) in enumerate(numbers.tolist()):
         if length % ratio:
             continue
-        at = np.full_like(inside, own), inside
-        kept = memory.numbers("kv_score_buffer", states, *at)
-        if overlap:
-            # | value for the next sum | value | score for the next sum | score |
-            values, scores = kept[:, width : 2 * width], kept[:, 3 * width :]
-            earlier = np.zeros((ratio, width)), np.full((ratio, width), -np.inf)
-            if length > ratio:
-                at = np.full_like(inside, before), inside
-                kept = memory.numbers("kv_score_buffer", states, *at)
-                earlier = kept[:, :width], kept[:, 2 * width : 3 * width]
-            values = np.concatenate((earlier[0], values))
-            scores = np.concatenate((earlier[1], scores))
-        else:
-            values, scores = kept[:, :width], kept[:, width:]
-        logits = scores + bias
-        weights = np.exp(logits - logits.max(0))
-        total = (values * weights).sum(0) / weights.sum(0)
+        earlier = kept(before) if overlap and length > ratio else None
+        total = group_key(kept(own), earlier, ape)
         memory.store("out", out, torch.from_numpy(total)[None], np.array([row]))
 
 

@@ -17,6 +17,7 @@ import torch
 from fuzzgraph.kernel_models.checks import Call
 from fuzzgraph.kernel_models.fp8 import SCALE_BYTES, pages_of_rows, quantised
 from fuzzgraph.kernel_models.kv_compressor import PLAN_BYTES, plan_numbers
+from fuzzgraph.kernel_models.kv_compressor_extend import ends_of_groups
 from fuzzgraph.kernel_models.launch import ModelKernel, launch
 from fuzzgraph.kernel_models.memory import Ints, KernelMemory
 
@@ -48,9 +49,9 @@ def store_compressed(
     """Write the key of each group that is whole to its slot.
 
     Args:
-        kv: [B, D] of `compress_decode`.
+        kv: [B, D] of `compress_decode` or `compress_extend`.
         freq_cis: [positions, R]; the row of a group's first position is added to its key's end.
-        out_loc: [B] slot of each row's key.
+        out_loc: [B] slot of each row's key; of a plan of several tokens a row that of each token.
         kvcache: uint8 [pages, bytes]; rows of `kv`'s dtype one after the other. With 128 columns
             those of float8_e4m3fn, and behind a page's rows a float32 scale for each.
         page_size: slots of a page; width: D; dtype: of `kv`; slot_dtype: of `out_loc`, int32 in its
@@ -60,7 +61,6 @@ def store_compressed(
         KernelRefused: the real host code refuses such a call.
     """
     call = Call("compress_norm_rope_store", _STORE_SOURCE)
-    call.needs(is_decode, "the model follows plans of a decode", is_decode)
     call.needs_dtype("out_loc", out_loc, slot_dtype)
     call.needs_dtype("plan", plan, torch.uint8)
     call.needs_dtype("kvcache", kvcache, torch.uint8)
@@ -74,7 +74,9 @@ def store_compressed(
     call.needs_shape("freq_cis", freq_cis, None, None)
     rotated = freq_cis.shape[1]
     call.needs(rotated <= width, f"a key of {width} columns cannot be rotated", rotated)
-    call.needs_shape("out_loc", out_loc, rows)
+    call.needs_shape("out_loc", out_loc, rows if is_decode else None)
+    slots = out_loc.shape[0]
+    call.needs(slots >= rows, f"out_loc must have {rows} entries or more", slots)
     call.needs_shape("kvcache", kvcache, None, None)
     for name, tensor in (("out_loc", out_loc), ("plan", plan), ("kv", kv)):
         call.needs_contiguous(name, tensor)
@@ -83,7 +85,7 @@ def store_compressed(
         entry = page_size * (width + 4)
         call.needs(kvcache.shape[1] == entry, f"a page must have {entry} bytes", kvcache.shape[1])
     launch(
-        _INDEX_STORE if indexer else _COMPRESSED_STORE,
+        _STORES[indexer, is_decode],
         kv=kv,
         plan=plan,
         positions=freq_cis,
@@ -91,6 +93,7 @@ def store_compressed(
         cache=kvcache if indexer else kvcache.view(kv.dtype),
         ratio=compress_ratio,
         page_size=page_size,
+        is_decode=is_decode,
     )
 
 
@@ -176,9 +179,10 @@ def _store_groups(
     cache: torch.Tensor,
     ratio: int,
     page_size: int,
+    is_decode: bool,
 ) -> None:
-    rows, slots = _whole_keys(memory, kv, plan, positions, out_loc, ratio)
-    width = kv.shape[-1]
+    rows, slots = _whole_keys(memory, kv, plan, positions, out_loc, ratio, is_decode)
+    width = rows.shape[-1]
     by_slot = cache[:, : page_size * width].unflatten(1, (page_size, width))
     if len(slots):
         memory.store("kvcache", by_slot, rows, slots // page_size, slots % page_size)
@@ -194,11 +198,10 @@ def _store_index_keys(
     cache: torch.Tensor,
     ratio: int,
     page_size: int,
+    is_decode: bool,
 ) -> None:
-    rows, slots = _whole_keys(memory, kv, plan, positions, out_loc, ratio)
-    if not len(slots):
-        return
-    _store_quantised(memory, "kvcache", cache, rows, slots, page_size)
+    found = _whole_keys(memory, kv, plan, positions, out_loc, ratio, is_decode)
+    _store_quantised(memory, "kvcache", cache, *found, page_size)
 
 
 def _whole_keys(
@@ -208,13 +211,18 @@ def _whole_keys(
     positions: torch.Tensor,
     out_loc: torch.Tensor,
     ratio: int,
+    is_decode: bool,
 ) -> tuple[npt.NDArray[np.float64], Ints]:
     """([n, D] the keys of groups that are whole, placed; [n] their slots)."""
-    lens, slots = plan_numbers(memory, plan)[:, 0], memory.ints(out_loc)
-    whole = np.flatnonzero(lens % ratio == 0)
+    if is_decode:
+        lens = plan_numbers(memory, plan)[:, 0]
+        whole = tokens = np.flatnonzero(lens % ratio == 0)
+        lens = lens[whole]
+    else:
+        whole, lens, tokens = ends_of_groups(memory, plan)
     rows = memory.numbers("kv", kv, whole)
-    rows[:, -positions.shape[1] :] += memory.numbers("freq_cis", positions, lens[whole] - ratio)
-    return rows, slots[whole]
+    rows[:, -positions.shape[1] :] += memory.numbers("freq_cis", positions, lens - ratio)
+    return rows, memory.entries("out_loc", out_loc, tokens)
 
 
 def _store_by_slot(
@@ -251,6 +259,8 @@ def _store_quantised(
     slots: Ints,
     page_size: int,
 ) -> None:
+    if not len(slots):
+        return
     values, scales = pages_of_rows(cache, page_size)
     found, scale = quantised(rows)
     at = slots // page_size, slots % page_size
@@ -258,7 +268,13 @@ def _store_quantised(
     memory.store(name, scales, scale, *at)
 
 
-_COMPRESSED_STORE = ModelKernel("compress_norm_rope_store", _store_groups, _STORE_SOURCE)
-_INDEX_STORE = ModelKernel("compress_norm_rope_store", _store_index_keys, _STORE_SOURCE)
+_STORE = "compress_norm_rope_store"
+_STORES = {
+    (False, True): ModelKernel(_STORE, _store_groups, _STORE_SOURCE),
+    (True, True): ModelKernel(_STORE, _store_index_keys, _STORE_SOURCE),
+    (False, False): ModelKernel(_STORE, _store_groups, _STORE_SOURCE, plans=("plan",)),
+    (True, False): ModelKernel(_STORE, _store_index_keys, _STORE_SOURCE, plans=("plan",)),
+}
+"""By whether it is an indexer's, and whether it is of a decode, whose plan has a row's own line."""
 _ROW_STORE = ModelKernel("fused_store_cache", _store_by_slot, _ROWS_SOURCE)
 _KEY_STORE = ModelKernel("fused_store_index_k_cache", _store_keys, _KEYS_SOURCE)

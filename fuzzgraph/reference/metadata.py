@@ -69,6 +69,11 @@ def _one_each(batch: Batch, config: EngineConfig, _: int) -> IntArray:
     return np.ones(batch.raw_bs, dtype=np.int64)
 
 
+def _token_lens(batch: Batch, config: EngineConfig, _: int) -> IntArray:
+    """Keys that each new token of a chain sees, itself included."""
+    return batch.positions + 1
+
+
 def _draft_width(batch: Batch, config: EngineConfig, _: int) -> IntArray:
     """New tokens of each row in a verify: every row has a place for each draft token."""
     return np.full(batch.raw_bs, config.draft_tokens)
@@ -236,6 +241,7 @@ _TRUTHS: dict[str, Callable[..., IntArray]] = {
     "last_page_lens": _last_page_lens,
     "page_counts": _page_counts,
     "one_each": _one_each,
+    "token_lens": _token_lens,
     "draft_width": _draft_width,
     "widened_lens": _widened_lens,
     "drafted_past": _drafted_past,

@@ -51,7 +51,9 @@ TARGETS = (
              backend=backend, releases="0.5.16 on")
         for backend in _BLOCK_BACKENDS
     ),
-    _row("dsv4", "backends.dsv4", "Dsv4Target", releases="0.5.12 on"),
+    _row("dsv4", "backends.dsv4", "Dsv4Target", mode="decode", releases="0.5.12 on"),
+    _row("dsv4-verify", "backends.dsv4", "Dsv4Target", mode="target_verify",
+         releases="0.5.12 on"),
     _row("eagle-draft", "runners.eagle_draft", "DraftTarget", kind="draft"),
     _row("eagle-draft-extend", "runners.eagle_draft", "DraftTarget", kind="draft_extend"),
     _row("fa3-mla-draft-extend", "backends.draft_extend", "DraftExtendTarget",

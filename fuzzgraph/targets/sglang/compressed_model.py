@@ -19,7 +19,7 @@ import torch
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.content import Content, content_for
 from fuzzgraph.kernel_models.fp8 import pages_of_rows, quantised
-from fuzzgraph.reference.geometry import COMPRESSED_WINDOW, compression_ratio
+from fuzzgraph.reference.geometry import compression_ratio
 from fuzzgraph.row_mixing import with_mixed
 from fuzzgraph.targets.offline.package import call_with_known
 from fuzzgraph.targets.offline.stub import Stub
@@ -208,4 +208,4 @@ class CompressedModel(AttentionModel):
         if states_by_request(self._ratio):
             return request * ring + positions % ring
         window = self._pool.full_to_swa_index_mapping.cpu().numpy()[slots]
-        return window // COMPRESSED_WINDOW * ring + window % ring
+        return window // self._pool.swa_page_size * ring + window % ring

@@ -368,6 +368,31 @@ VERIFY_EXCUSES: tuple[Excuse, ...] = (
     ),
 )
 
+DSV4_EXCUSES: tuple[Excuse, ...] = (
+    *EXCUSES,
+    Excuse(
+        "DeepseekV4AttnBackend.*.spec_info.draft_token",
+        "missing",
+        "sglang deepseek_v4_backend.py _get_target_verify_bs: counts the drafts of a replay, where"
+        " a capture has none",
+        "the count is read with online compression of groups of 128 alone, which is off by default"
+        " (SGLANG_OPT_USE_ONLINE_COMPRESS)",
+    ),
+    Excuse(
+        "plan_compress_prefill.req_to_token",
+        "live",
+        "sglang c_plan.cuh plan_compress_prefill_kernel_1: finds rows by the requests' numbers",
+        "the request pool's whole table, which may have as many rows as a batch has tokens; what is"
+        " summed by the plan is judged",
+    ),
+    Excuse(
+        "*flashmla_metadata.config",
+        "live",
+        "FlashMLA flash_mla_interface.py FlashMLASchedMeta: shapes of the call that made the plan",
+        "as many numbers as a batch may have tokens, none of them a token's",
+    ),
+)
+
 _BACKEND_ASKS = (
     "flashattention_backend.py, triton_backend.py, trtllm_mha_backend.py: without them a bound that"
     " follows from the context stands in; tables and lengths on the device are judged"

@@ -3,9 +3,10 @@
 The backend prepares raw metadata before a replay and makes full metadata of it inside the graph.
 Real are its constructor, both preparations, the upgrade and its Triton kernels, its forward, its
 indexer's and its compressor's, and the KV pool's methods. Modelled are sparse FlashMLA, the
-compressor with its planner, the indexer's queries and scores with their schedule, both selections
+compressor with its planners, the indexer's queries and scores with their schedule, both selections
 of keys, of which the newer follows a plan, and the write of KV. Stood in for are the weights, and
-the KV pool's constructor, which allocates for a whole model.
+the KV pool's constructor, which allocates for a whole model. A verify has chains of drafts, which
+are all that servers have (`DeepseekV4AttnBackend.__init__`: topk 0 or 1).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import contextlib
 import functools
 import inspect
 import os
+import re
 import sys
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -28,18 +30,25 @@ from fuzzgraph.kernel_models import (
     flash_mla_sparse,
     index_query,
     kv_compressor,
+    kv_compressor_extend,
     page_store,
     paged_mqa,
     paged_topk,
 )
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.offline import fields
+from fuzzgraph.targets.offline.cuda_on_cpu import tensors_claim_cuda
 from fuzzgraph.targets.offline.kernel_arguments import put_model
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.offline.used import below_lengths
 from fuzzgraph.targets.sglang.attention_model import ROW_MIXINGS
 from fuzzgraph.targets.sglang.compressed_model import ENGINE_HEAD_DIM, ENGINE_TOPK, CompressedModel
-from fuzzgraph.targets.sglang.decode_session import DATA_RANKS, DecodeSession
+from fuzzgraph.targets.sglang.decode_session import (
+    DATA_RANKS,
+    DecodeSession,
+    refused_draft_tokens,
+)
+from fuzzgraph.targets.sglang.excuses import DSV4_EXCUSES
 from fuzzgraph.targets.sglang.fields import input_fields, input_names
 from fuzzgraph.targets.sglang.release import engine_module, has_module
 from fuzzgraph.targets.sglang.stubs.compiled_modules import (
@@ -76,6 +85,10 @@ _INDEX_WIDTH = 128
 _TOPK = 64
 """Keys that an indexer selects of a case's 128; a table of them has columns in multiples of it."""
 _STORE = "deepseek_v4/fused_norm_rope_v2.cuh"
+_PLANNERS = "deepseek_v4/c_plan.cuh"
+_MOST_DRAFTS = re.compile(r"kMaxMTPDraftTokens = (\d+);")
+_DRAFTS: Mapping[str, Any] = MappingProxyType({"max_draft_tokens": 8, "max_spec_steps": 3})
+"""Of `Capabilities`: of a verify."""
 _TABLE = (
     "sglang deepseek_v4_backend.py make_core_attn_metadata: pages of each row below its own "
     "length; a padded row lies in the pool's padding row"
@@ -89,16 +102,15 @@ class Dsv4Target(SglangTarget):
         upgrades: whether raw metadata is upgraded; False makes the mutant of PR 26742.
     """
 
+    excuses = DSV4_EXCUSES
     not_on_device = "its pool keeps sums of groups in the model's dtype, and kernels take float32"
-    about = "DeepSeek V4's layers, metadata upgraded late"
-    outputs_judged: Mapping[Mode, str] = MappingProxyType({"decode": ""})
     also_stood_in_for = (
         "sparse FlashMLA, the compressor, the indexer's queries and scores, both selections of keys"
         " with their planner, and the write of KV, by models",
         "the KV pool's constructor",
         "FP8 of the KV",
     )
-    capabilities = Capabilities(
+    _shared = Capabilities(
         modes=("decode", "idle"),
         **DATA_RANKS,
         page_sizes=(256,),
@@ -112,11 +124,13 @@ class Dsv4Target(SglangTarget):
         row_mixings=ROW_MIXINGS,
     )
 
-    def __init__(self, name: str, *, upgrades: bool = True) -> None:
+    def __init__(self, name: str, mode: Mode = "decode", *, upgrades: bool = True) -> None:
         self.name = name
+        self.about = f"DeepSeek V4's layers, metadata upgraded late, {mode} graphs"
         self._upgrades = upgrades
-        if not upgrades:
-            self.outputs_judged = {}
+        self.outputs_judged: Mapping[Mode, str] = {mode: ""} if upgrades else {}
+        drafts = _DRAFTS if mode == "target_verify" else {}
+        self.capabilities = self._shared.replace(modes=(mode, "idle"), **drafts)
 
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> Dsv4Session:
         return Dsv4Session(config, graphs, upgrades=self._upgrades)
@@ -131,7 +145,7 @@ class Dsv4Target(SglangTarget):
             return f"head_dim={config.head_dim}: kernels take rows of that for the indexer's"
         if config.index_topk not in self.capabilities.index_topks:
             return f"index_topk={config.index_topk}: tables of selected keys have {_TOPK} columns"
-        return None
+        return refused_draft_tokens(config)
 
     def load(self) -> None:
         engine_module("sglang.srt.environ")  # looks at what the shell has set
@@ -194,6 +208,8 @@ def _put_models(device: str) -> None:
     for module in {compressor_module(), sys.modules[rotates.__module__], topk_module()}:
         compile_to_models(module, _COMPILED)
     count_clusters()
+    plan: Any = compressor_module().CompressorPrefillPlan
+    plan.generate = staticmethod(tensors_claim_cuda(plan.generate, device=True))
 
 
 def _planner(compiled: Compiled) -> Any:
@@ -202,12 +218,30 @@ def _planner(compiled: Compiled) -> Any:
     )
 
 
-def _compression(ratio: int) -> Any:
+def _extend_planner(compiled: Compiled) -> Any:
+    kept = _MOST_DRAFTS.search(source_of(_PLANNERS))
+    has_rings = "use_req_ring" in compiled.parameters
+
+    def plan(*args: Any) -> Any:
+        *given, use_cuda_graph = args
+        use_req_ring = given.pop() if has_rings else False
+        return kv_compressor_extend.plan_compress_extend(
+            *given,
+            use_req_ring=use_req_ring,
+            use_cuda_graph=use_cuda_graph,
+            rings_of_requests=states_by_request(128),
+            most_drafts=int(kept[1]) if kept else None,
+        )
+
+    return plan
+
+
+def _compression(ratio: int, model: Any) -> Any:
     def made(compiled: Compiled) -> Any:
         # Up to 0.5.13 states have the dtype of what comes in.
         stored = compiled.dtype("BufferFloat", "InFloat")
         return functools.partial(
-            kv_compressor.compress_decode,
+            model,
             ratio=ratio,
             width=compiled.number("kHeadDim"),
             dtypes=(stored, compiled.dtype("InputFloat", "InFloat"), compiled.dtype("OutFloat")),
@@ -232,8 +266,15 @@ def _query(compiled: Compiled) -> Any:
 
 _COMPILED: Makers = {
     "plan_compress_decode": _planner,
-    "FlashCompress4Kernel::run_decode": _compression(4),
-    "FlashCompress128Kernel::run_decode": _compression(128),
+    "plan_compress_prefill": _extend_planner,
+    **{
+        f"FlashCompress{ratio}Kernel::{method}": _compression(ratio, model)
+        for ratio in (4, 128)
+        for method, model in (
+            ("run_decode", kv_compressor.compress_decode),
+            ("run_prefill", kv_compressor_extend.compress_extend),
+        )
+    },
     "FusedNormRopeKernel::forward": _compressed_store,
     "FusedQIndexerRopeHadamardQuantKernel::forward": _query,
     **PLANNED_TOPK,
@@ -257,7 +298,7 @@ class Dsv4Session(DecodeSession):
         self.fields = (
             *input_fields(config, 1),
             fields.page_table(source=_TABLE),
-            fields.value("seq_lens_casual", repeats="seq_lens", source=_TABLE),
+            fields.value("seq_lens_casual", repeats="token_lens", source=_TABLE),
         )
         model: Any = Stub(forward=self._look, shared_experts_config=None)
         if upgrades:
@@ -303,8 +344,11 @@ class Dsv4Session(DecodeSession):
         core = getattr(self._seen(), "core_attn_metadata", None)
         if core is None:  # raw metadata, which the types tell of
             return {}
-        table = below_lengths(core.page_table, lens, self._config.page_size)
-        casual = core.seq_lens_casual[: len(lens)].clone()
+        tokens = self.runner.width
+        if self._verifies:
+            lens = lens + tokens  # the scheduler's are without the drafts
+        table = below_lengths(core.page_table, lens, self._config.page_size, tokens)
+        casual = core.seq_lens_casual[: len(lens) * tokens].clone()
         return {"page_table": table, "seq_lens_casual": casual}
 
     def types(self) -> dict[str, str]:

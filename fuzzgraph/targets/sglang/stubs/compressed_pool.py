@@ -1,8 +1,10 @@
 """DeepSeek V4's KV pool, whose constructor allocates for a whole model, for one layer.
 
 Real are the class and its methods; here it has the buffers of one layer. A row holds numbers of
-the case's dtype where the engine's holds FP8 with scales. Slots of the window lie one page behind
-those of the request, so that a translation left out reads and writes another slot.
+the case's dtype where the engine's holds FP8 with scales. Pages of the window are as large as all
+others (sglang kv_cache_configurator.py, once model_runner_kv_cache_mixin.py, swa_page_size). Its
+slots lie one page behind those of the request, so that a translation left out reads and writes
+another slot.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from typing import Any
 import torch
 
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.reference.geometry import COMPRESSED_WINDOW, compression_ratio
+from fuzzgraph.reference.geometry import compression_ratio
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.release import engine_module, has_module
 from fuzzgraph.world import FIRST_PAGE, FIRST_ROW
@@ -66,15 +68,15 @@ def compressed_pool(config: EngineConfig, device: str) -> Any:
 
         def __init__(self) -> None:
             self.page_size = page
-            self.swa_page_size = self.swa_window_size = COMPRESSED_WINDOW
+            self.swa_page_size = self.swa_window_size = page
             self.kv_lora_rank = config.v_head_dim
-            self.swa_kv_pool = Rows(slots + COMPRESSED_WINDOW, COMPRESSED_WINDOW)
+            self.swa_kv_pool = Rows(slots + page, page)
             if hasattr(rows, "kv_layout"):
                 self.kv_layout = rows.kv_layout
-            self.plane = self.swa_kv_pool.kv_buffer[0].view(-1, 1, width)[COMPRESSED_WINDOW:]
+            self.plane = self.swa_kv_pool.kv_buffer[0].view(-1, 1, width)[page:]
             self.dtype = self.plane.dtype
             # The last entry answers for the slot -1 (sglang SWATokenToKVPoolAllocator).
-            shifted = torch.arange(slots + 1, device=device) + COMPRESSED_WINDOW
+            shifted = torch.arange(slots + 1, device=device) + page
             shifted[-1] = -1
             self.full_to_swa_index_mapping = shifted
             self.layer_mapping: list[Any] = [(ratio, None, None)]
@@ -99,7 +101,7 @@ def compressed_pool(config: EngineConfig, device: str) -> Any:
             if states_by_request(ratio):
                 count = (config.req_pool_size + FIRST_ROW) * ring
             else:
-                count = (slots // COMPRESSED_WINDOW + 1) * ring
+                count = (slots // page + 1) * ring
             parts = 4 if ratio == 4 else 2
             return torch.zeros(count, parts * width, dtype=dtype, device=device)
 
