@@ -172,7 +172,7 @@ def check_sums(
         "kv_score_buffer": (kv_score_buffer, (None, ratio, element)),
         "out": (out, (rows, width)),
         "ape": (ape, (ratio * (2 if overlap else 1), width)),
-        **{name: (plan, size) for name, (plan, *size) in plans.items()},
+        **{name: (plan, (count, size)) for name, (plan, count, size) in plans.items()},
     }
     for name, (tensor, shape) in sizes.items():
         call.needs_shape(name, tensor, *shape)

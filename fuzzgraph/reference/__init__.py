@@ -14,6 +14,7 @@ import torch
 
 from fuzzgraph.adapted_layer import ADAPTED, adapted_outputs
 from fuzzgraph.case import LONGEST_CONTEXT, EngineConfig, attention_outputs, group_configs
+from fuzzgraph.compressor_layer import compressor_outputs
 from fuzzgraph.content import DTYPES, content_for
 from fuzzgraph.expert_layer import EXPERTS, expert_outputs
 from fuzzgraph.recurrent_layers.channel_decay import channel_outputs
@@ -76,7 +77,7 @@ class Expected:
     `recurrent_layers`; mixed as attention, see `row_mixing`;
     lora [num_tokens, width], see `adapted_layer`; experts, the same, see `expert_layer`; moe, see
     `shard`; those of a draft model behind attention, see `draft_model`, and those behind a verify,
-    see `committed`."""
+    see `committed`; what a compressor of keys keeps, see `compressor_layer`."""
     value_bound: float
     """max |V| that entered the step."""
 
@@ -100,7 +101,9 @@ def expected(
         outputs[ADAPTED] = adapted_outputs(batch, torch.float64)
     if config.num_experts and batch.mode != "draft":
         outputs[EXPERTS] = expert_outputs(batch, config, torch.float64)
-    if batch.mode == "draft":
+    if batch.mode != "draft":
+        outputs |= compressor_outputs(batch, config)
+    else:
         predicted = queries_of(batch, config).predicted
         assert predicted is not None
         outputs["draft_tokens"] = torch.from_numpy(predicted)
@@ -110,7 +113,8 @@ def expected(
 def yardstick(batch: Batch, config: EngineConfig) -> dict[str, torch.Tensor]:
     """The same step by plain torch in the engine's dtype; floating outputs only.
 
-    Outputs whose sums are exact (state, recurrent) are not in it, because they must be exact.
+    Outputs whose sums are exact (state, recurrent, what a compressor keeps) are not in it, because
+    they must be exact.
     """
     layers, _ = _layers(batch, config, DTYPES[config.dtype])
     outputs = layers | _behind_attention(layers["attention"], batch, config)

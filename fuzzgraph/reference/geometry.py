@@ -13,16 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from fuzzgraph.case import EngineConfig
+from fuzzgraph.compressor_layer import compression_ratio
 from fuzzgraph.content import content_for, next_token
 from fuzzgraph.world import Batch, IntArray, Ragged
 
 COMPRESSED_WINDOW = 128
 """Tokens that a query sees uncompressed where the past is compressed, itself included."""
-
-
-def compression_ratio(config: EngineConfig) -> int:
-    """Tokens that leave one compressed key; 0 where there are none."""
-    return int(config.kv_compression[1:]) if config.kv_compression in ("c4", "c128") else 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)

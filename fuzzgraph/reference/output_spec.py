@@ -12,6 +12,7 @@ import torch
 
 from fuzzgraph.adapted_layer import ADAPTED, ADAPTED_OUTPUT
 from fuzzgraph.case import EngineConfig, Mode, attention_outputs
+from fuzzgraph.compressor_layer import INDEX_STATES, STATES, STRAYS, compressor_shape
 from fuzzgraph.content import DTYPES, STATE_WIDTH, hidden_width
 from fuzzgraph.draft_head import LOGITS
 from fuzzgraph.expert_layer import EXPERT_WIDTH, EXPERTS, expert_coarseness
@@ -103,6 +104,9 @@ def output_spec(
         return OutputSpec(batch.raw_bs, (COMMITS,), _TOKEN_IDS)
     if name == "committed_tokens":
         return OutputSpec(batch.num_tokens, (), _TOKEN_IDS)
+    if name in (STATES, INDEX_STATES, STRAYS):
+        kinds = _TOKEN_IDS if name == STRAYS else dtypes
+        return OutputSpec(batch.raw_bs, compressor_shape(name, config), kinds)
     if name == "draft_context":
         return OutputSpec(batch.num_tokens, context_shape(config), dtypes)
     return _of_draft_model(name, seen, batch, config)

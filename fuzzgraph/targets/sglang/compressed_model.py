@@ -17,15 +17,22 @@ import numpy.typing as npt
 import torch
 
 from fuzzgraph.case import EngineConfig
+from fuzzgraph.compressor_layer import (
+    compression_ratio,
+    index_rows,
+    kept_positions,
+    key_rows,
+    left_states,
+    without_places,
+)
 from fuzzgraph.content import Content, content_for
 from fuzzgraph.kernel_models.fp8 import pages_of_rows, quantised
-from fuzzgraph.reference.geometry import compression_ratio
 from fuzzgraph.row_mixing import with_mixed
 from fuzzgraph.targets.offline.package import call_with_known
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.attention_model import AttentionModel, Written
 from fuzzgraph.targets.sglang.release import engine_module, has_module
-from fuzzgraph.targets.sglang.stubs.compressed_pool import states_by_request
+from fuzzgraph.targets.sglang.stubs.compressed_pool import state_places
 from fuzzgraph.world import Batch
 
 _CONTEXT = "sglang.srt.model_executor.forward_context"
@@ -63,9 +70,8 @@ class CompressedModel(AttentionModel):
             self.index_queries = self._as_rows(content.index_queries[0])
 
     def _as_rows(self, by_token: npt.NDArray[Any]) -> torch.Tensor:
-        """What follows from tokens, in the model's dtype; columns for what places say are zero."""
-        whole = np.hstack((by_token, np.zeros_like(by_token)))
-        return self._on_device(whole, self.embed.dtype)
+        """What follows from tokens, in the model's dtype."""
+        return self._on_device(without_places(by_token), self.embed.dtype)
 
     def _on_device(
         self, table: npt.NDArray[Any], dtype: torch.dtype = torch.float32
@@ -99,7 +105,7 @@ class CompressedModel(AttentionModel):
             ape=ape,
             norm=Stub(weight=torch.ones(width), variance_epsilon=0.0),
             freqs_cis=_as_complex(positions),
-            compute_kv_score=lambda x, *_: self._states(x[:, columns]),
+            compute_kv_score=lambda x, *_: left_states(x[:, columns], self._ratio),
             get_state_pool=lambda *_: Stub(kv_score_buffer=Stub(kv_score=states)),
         )
 
@@ -124,14 +130,6 @@ class CompressedModel(AttentionModel):
         for name in ("compute_q", "compute_weights"):
             setattr(indexer, name, functools.partial(getattr(engine, name), indexer))
         return indexer
-
-    def _states(self, keys: torch.Tensor) -> torch.Tensor:
-        """What tokens leave for their group's sum: value and score, with groups of 4 both for the
-        next group's sum as well."""
-        scores = torch.zeros_like(keys)
-        if self._ratio == 4:
-            return torch.cat((keys + 1, keys, scores, scores), 1)  # another value for the next
-        return torch.cat((keys, scores), 1)
 
     def attend(
         self, input_ids: torch.Tensor, positions: torch.Tensor, forward_batch: Any
@@ -170,8 +168,7 @@ class CompressedModel(AttentionModel):
     # ---- the past
 
     def past(self, batch: Batch) -> Iterator[Written]:
-        """The keys of whole groups, and the states of the group that is not yet whole and of the
-        one before it."""
+        """The keys of whole groups, and the states that groups to come need."""
         if not self._ratio:
             return
         content = content_for(self._config)
@@ -181,15 +178,15 @@ class CompressedModel(AttentionModel):
             keys = content.kv_planes(tokens[firsts], firsts)[0].flatten(1)
             at = torch.from_numpy(slots[firsts + self._ratio - 1] // self._ratio)
             yield self._pool.compressed, at, keys.to(self._pool.compressed.device)
-            whole = cached - cached % self._ratio
-            positions = np.arange(max(0, whole - self._ratio), cached)
-            states = self._states(self.embed[torch.from_numpy(tokens[positions])][:, self._keys])
-            request = int(batch.req_pool_indices[row])
-            places = torch.from_numpy(self._state_places(request, slots[positions], positions))
-            yield self._pool.states, places, states
+            positions = kept_positions(cached, self._ratio)
+            request = np.full_like(positions, batch.req_pool_indices[row])
+            places = state_places(self._pool, self._ratio, request, slots[positions], positions)
+            at_places = torch.from_numpy(places)
+            states = left_states(key_rows(content, tokens[positions]), self._ratio)
+            yield self._pool.states, at_places, states
             if self._ratio == 4:
-                rows = self.index_tokens[torch.from_numpy(tokens[positions])]
-                yield self._pool.index_states, places, self._states(rows)
+                states = left_states(index_rows(content, tokens[positions]), self._ratio)
+                yield self._pool.index_states, at_places, states
                 yield from self._past_index(content, at, tokens[firsts])
 
     def _past_index(self, content: Content, slots: torch.Tensor, tokens: Any) -> Iterator[Written]:
@@ -201,11 +198,3 @@ class CompressedModel(AttentionModel):
         where = slots // size, slots % size
         yield rows, where, keys.to(rows.device)
         yield scales, where, torch.from_numpy(scale).to(scales)
-
-    def _state_places(self, request: int, slots: Any, positions: Any) -> Any:
-        # sglang c_plan.cuh: a ring of the request, or one of each page of the window.
-        ring = self._pool.get_ring_size(compress_ratio=self._ratio)
-        if states_by_request(self._ratio):
-            return request * ring + positions % ring
-        window = self._pool.full_to_swa_index_mapping.cpu().numpy()[slots]
-        return window // self._pool.swa_page_size * ring + window % ring

@@ -25,6 +25,7 @@ import torch
 
 from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import EngineConfig, Mode
+from fuzzgraph.compressor_layer import promised_of_compressor
 from fuzzgraph.kernel_models import (
     flash_mla,
     flash_mla_sparse,
@@ -43,6 +44,7 @@ from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.offline.used import below_lengths
 from fuzzgraph.targets.sglang.attention_model import ROW_MIXINGS
 from fuzzgraph.targets.sglang.compressed_model import ENGINE_HEAD_DIM, ENGINE_TOPK, CompressedModel
+from fuzzgraph.targets.sglang.compressor_memory import CompressorMemory
 from fuzzgraph.targets.sglang.decode_session import (
     DATA_RANKS,
     DecodeSession,
@@ -224,11 +226,9 @@ def _extend_planner(compiled: Compiled) -> Any:
 
     def plan(*args: Any) -> Any:
         *given, use_cuda_graph = args
-        use_req_ring = given.pop() if has_rings else False
         return kv_compressor_extend.plan_compress_extend(
-            *given,
-            use_req_ring=use_req_ring,
-            use_cuda_graph=use_cuda_graph,
+            *(given if has_rings else (*given, False)),
+            use_cuda_graph,
             rings_of_requests=states_by_request(128),
             most_drafts=int(kept[1]) if kept else None,
         )
@@ -304,6 +304,7 @@ class Dsv4Session(DecodeSession):
         if upgrades:
             model = _LookingModel(config, graphs.device, self._look)
         super().__init__(config, graphs, backend="dsv4", model=model)
+        self._compressor = CompressorMemory(self._model_runner.token_to_kv_pool, config)
 
     def engine_runs(self, batch: Batch | None = None) -> contextlib.AbstractContextManager[None]:
         return in_environment(chosen_topk(self._config), cuda_server())
@@ -330,6 +331,19 @@ class Dsv4Session(DecodeSession):
         if not self._upgrades:
             backend.init_forward_metadata_in_graph = lambda forward_batch: None
         return backend
+
+    def _write_past(self, batch: Batch) -> None:
+        super()._write_past(batch)
+        self._compressor.begin()
+        self._batch = batch
+
+    def promised_outputs(self, mode: Mode) -> tuple[str, ...]:
+        found = super().promised_outputs(mode)
+        return (*found, *promised_of_compressor(self._config)) if found else ()
+
+    def shown_outputs(self) -> dict[str, torch.Tensor]:
+        found = super().shown_outputs()
+        return {**found, **self._compressor.outputs(self._batch)} if found else {}
 
     def _prepare_eagerly(self) -> None:
         super()._prepare_eagerly()

@@ -12,13 +12,14 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+import numpy as np
 import torch
 
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.reference.geometry import compression_ratio
+from fuzzgraph.compressor_layer import compression_ratio
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.release import engine_module, has_module
-from fuzzgraph.world import FIRST_PAGE, FIRST_ROW
+from fuzzgraph.world import FIRST_PAGE, FIRST_ROW, IntArray
 
 _POOL = "sglang.srt.mem_cache.deepseek_v4_memory_pool"
 _COMPRESSORS = (
@@ -124,6 +125,18 @@ def states_by_request(ratio: int) -> bool:
     """Whether states lie in a ring of their request; else in one of each page of the window."""
     planner: Any = compressor_module().CompressorDecodePlan.generate
     return ratio == 128 and "full_to_state" in inspect.signature(planner).parameters
+
+
+def state_places(
+    pool: Any, ratio: int, requests: IntArray, slots: IntArray, positions: IntArray
+) -> IntArray:
+    """Where the pool has the states of tokens, given their request's rows, slots and positions."""
+    # sglang c_plan.cuh: a ring of the request, or one of each page of the window.
+    ring = pool.get_ring_size(compress_ratio=ratio)
+    if states_by_request(ratio):
+        return np.asarray(requests * ring + positions % ring)
+    window = pool.full_to_swa_index_mapping.cpu().numpy()[slots]
+    return np.asarray(window // pool.swa_page_size * ring + window % ring)
 
 
 def compressor_module() -> Any:
