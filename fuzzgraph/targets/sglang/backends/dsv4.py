@@ -17,7 +17,7 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -222,18 +222,14 @@ def _planner(compiled: Compiled) -> Any:
 
 def _extend_planner(compiled: Compiled) -> Any:
     kept = _MOST_DRAFTS.search(source_of(_PLANNERS))
-    has_rings = "use_req_ring" in compiled.parameters
-
-    def plan(*args: Any) -> Any:
-        *given, use_cuda_graph = args
-        return kv_compressor_extend.plan_compress_extend(
-            *(given if has_rings else (*given, False)),
-            use_cuda_graph,
-            rings_of_requests=states_by_request(128),
-            most_drafts=int(kept[1]) if kept else None,
-        )
-
-    return plan
+    planned: Callable[..., Any] = functools.partial(
+        kv_compressor_extend.plan_compress_extend,
+        rings_of_requests=states_by_request(128),
+        most_drafts=int(kept[1]) if kept else None,
+    )
+    if "use_req_ring" in compiled.parameters:
+        return planned
+    return lambda *args: planned(*args[:-1], False, args[-1])
 
 
 def _compression(ratio: int, model: Any) -> Any:
