@@ -19,9 +19,10 @@ from fuzzgraph.compressor_layer import (
 from fuzzgraph.content import content_for
 from fuzzgraph.layout import plan
 from fuzzgraph.reference import expected, yardstick
+from fuzzgraph.world import Batch
 
 
-def steps_of(kind: Any, *lengths: int, drafts: int = 4) -> tuple[list[Any], EngineConfig]:
+def steps_of(kind: Any, *lengths: int, drafts: int = 4) -> tuple[tuple[Batch, ...], EngineConfig]:
     """Batches of one request whose row has these lengths, drafts included."""
     config = EngineConfig(
         modes=("target_verify",), capture_bs=(1,), page_size=16, max_context_len=200,

@@ -303,7 +303,7 @@ class Mamba2PrefillTarget(DeltaNetPrefillTarget):
 
     layer = "Mamba2"
     session = Mamba2PrefillSession
-    recurrent_modules = (NEMOTRON_DESCRIPTION, MIXER, NEMOTRON)
+    recurrent_modules: tuple[str, ...] = (NEMOTRON_DESCRIPTION, MIXER, NEMOTRON)
     dtypes = _ANY_DTYPE
     state_chunk = MAMBA_CHUNK
     data_ranks = False  # the mixer takes its width from a flag of the engine's groups

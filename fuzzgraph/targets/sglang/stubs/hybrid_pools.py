@@ -2,8 +2,8 @@
 
 A model is described by an engine's own configuration: Qwen3-Next's with two layers, a gated delta
 net, then attention; Kimi Linear's and Bailing's likewise; LFM2's with attention first, and
-Nemotron-H's with attention, then Mamba2; Falcon-H1's with one, which has Mamba2 and attention side by
-side. So shapes and dtypes of states follow from the engine's own rules.
+Nemotron-H's with attention, then Mamba2; Falcon-H1's with one, which has Mamba2 and attention side
+by side. So shapes and dtypes of states follow from the engine's own rules.
 """
 
 from __future__ import annotations
