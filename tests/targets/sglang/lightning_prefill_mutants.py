@@ -25,10 +25,10 @@ def _planted(name: str, line: str, other: str) -> LightningPrefillTarget:
     return target
 
 
-def pasts_change_places() -> LightningPrefillTarget:
-    """Rows with a past start from nothing, where others have none."""
+def pasts_lost() -> LightningPrefillTarget:
+    """Rows with a past start from nothing, and others from what lies in their slots."""
     line = "s_scales=metadata.has_initial_states,"
-    return _planted("_linear_attention_entry", line, f"{line[:-1]}.flip(0),")
+    return _planted("_linear_attention_entry", line, f"{line[:-1]}.logical_not(),")
 
 
 def slopes_of_other_heads() -> LightningPrefillTarget:

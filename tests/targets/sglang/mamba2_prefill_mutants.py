@@ -81,10 +81,10 @@ def state_of_the_chunk_before_kept() -> Mamba2PrefillTarget:
     return _in_backend("_track_mamba_state_extend", line, "h = h.squeeze(0).roll(1, 0)")
 
 
-def kept_states_change_places() -> Mamba2PrefillTarget:
-    """Where prompts begin within a chunk, each keeps the state of another one."""
-    line = "track_states.squeeze(0).to("
-    return _in_backend("_track_mamba_state_extend", line, "track_states.squeeze(0).flip(0).to(")
+def states_kept_one_token_early() -> Mamba2PrefillTarget:
+    """Where a prompt begins within a chunk, its kept state lacks the last token."""
+    line = "to_device(plan.recompute_end_locs) if is_mamba2"
+    return _in_backend("_init_track_ssm_indices_from_cpu", line, line.replace(") if", ") - 1 if"))
 
 
 class _BreakingModel(Mamba2Model):
