@@ -77,6 +77,9 @@ class Observation:
     """Engine's row of each row of the batch, where the engine has an order of its own, as a
     persistent batch has; None where it is the batch's. Everything is then shown in the engine's
     order, and the harness puts it into the batch's."""
+    row_width: int = 0
+    """Tokens that each row is handed over with, those of the batch first, where all rows have as
+    many; 0 where the batch's tokens alone are handed over."""
     dummy_rows: int = 0
     """Padded rows, the first ones, that the engine runs like live ones though no request is behind
     them, as an idle rank does."""

@@ -28,6 +28,9 @@ def same_part(name: str, got: Part, want: Part, pair: Pair) -> Iterator[Breach]:
     one, two = got.values, want.values
     if live.axis:  # [few, tokens]: positions of several dimensions
         one, two = one.T, two.T
+    if live.by_token and pair.replay.row_width:
+        places = live_places(pair)
+        one, two, live = one[places], two[places], live._replace(entries=len(places))
     if live.table:
         one, two = _below_lengths(pair.step, one, two, live.entries)
     for message in rules.live_entries_match(name, one, two, live=live.entries, other=pair.called):
@@ -42,6 +45,8 @@ class Live(NamedTuple):
     entries: int
     axis: int = 0
     table: bool = False
+    by_token: bool = False
+    """Whether there is one for each token that is handed over."""
 
 
 def live_part(
@@ -60,7 +65,17 @@ def live_part(
     one, two = pair.replay, pair.other
     rows = one.raw_bs, one.padded_bs, two.padded_bs
     tokens = one.num_tokens, one.padded_tokens, two.padded_tokens
+    if width := one.row_width:
+        tokens = one.raw_bs * width, one.padded_bs * width, two.padded_bs * width
     return _live_part(got, want, rows, tokens, counted)
+
+
+def live_places(pair: Pair) -> list[int]:
+    """Where the batch's tokens lie among those that are handed over."""
+    width, lens = pair.replay.row_width, pair.step.batch.new_lens.tolist()
+    if not width:
+        return list(range(pair.replay.num_tokens))
+    return [row * width + at for row, length in enumerate(lens) for at in range(length)]
 
 
 _Sizes = tuple[int, int, int]
@@ -77,13 +92,14 @@ def _live_part(
     for axis in {0, len(want) - 1}:
         if axis and want[0] != got[0]:
             continue
-        for live, padded, theirs in (rows, tokens):
+        for by_token, (live, padded, theirs) in enumerate((rows, tokens)):
             for extra in (0, 1) if len(want) == 1 else (0,):  # offsets have one dimension
                 # One entry may be a number for the whole batch.
                 size = padded + extra if live + extra == 1 else live + extra
                 fits = got[axis] in (size, padded + extra) if counted else got[axis] >= size
                 if want[axis] == theirs + extra and fits:
-                    return Live(live + extra, axis, table=len(want) == 2 and not axis)
+                    table = len(want) == 2 and not axis
+                    return Live(live + extra, axis, table, bool(by_token) and not extra)
     return None
 
 

@@ -9,7 +9,12 @@ from fuzzgraph.observation import Observation
 from fuzzgraph.oracles.handover.breach import Breach, Pair, missing_in
 from fuzzgraph.oracles.handover.calls import calls_match
 from fuzzgraph.oracles.handover.kernels import seen_keys
-from fuzzgraph.oracles.handover.live import are_offsets, same_part, same_scalar
+from fuzzgraph.oracles.handover.live import (
+    are_offsets,
+    live_places,
+    same_part,
+    same_scalar,
+)
 from fuzzgraph.oracles.handover.shown import held_in
 from fuzzgraph.rules import handover as rules
 
@@ -76,7 +81,7 @@ def _same_meaning(replay: Handover, other: Handover, pair: Pair) -> Iterator[Bre
         if one.place != two.place:
             continue
         ours, theirs = dict(seen_keys([one])), dict(seen_keys([two]))
-        for token in range(min(pair.replay.num_tokens, len(theirs))):
+        for token in (place for place in live_places(pair) if place < len(theirs)):
             got, want = ours.get(token, []), theirs.get(token, [])
             for message in rules.sees_the_same_keys(
                 name, got, token=token, want=want, other=pair.called

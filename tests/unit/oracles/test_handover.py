@@ -525,3 +525,16 @@ def test_what_may_depend_on_the_past_is_not_compared_without_it() -> None:
     by_past = Field("is_prefilling", "requests", "nothing", rule, unjudged="flags", past="new ones")
     step.fields = (by_past,)
     assert not list(Handovers().judge(step))
+
+
+def test_where_rows_have_more_places_the_batchs_tokens_are_compared() -> None:
+    """Two rows of three places, of which each uses the first."""
+    step = record()
+    for run in step.runs.values():
+        run.row_width = 3
+    eager = held(slots=ints(1, 7, 7, 2, 7, 7))
+    same = held(slots=ints(1, 8, 8, 2, 8, 8, 0, 0, 0, 0, 0, 0))
+    assert messages(step, same, eager) == []
+    other = held(slots=ints(1, 7, 7, 9, 7, 7, 0, 0, 0, 0, 0, 0))
+    (found,) = messages(step, other, eager)
+    assert found.endswith("is 9, the eager run had 2")

@@ -180,7 +180,8 @@ class DraftSession(DecodeSession):
         self._captured: dict[Hashable, tuple[torch.Tensor, ...]] = {}
         self._model: DraftModel | None = None
         if self._computes(config):
-            self._model = DraftModel(config, graphs.device, self.attends_on.rope)
+            kind_of_model = self.attends_on.draft_model
+            self._model = kind_of_model(config, graphs.device, self.attends_on.rope)
         self._loops = self._model is not None and kind is DRAFT and runs_draft_loop()
         self._bare = UnattendedModel(config, graphs.device) if kind in _UNATTENDED else None
         backend = "triton" if self._model is None else self.attends_on.name
@@ -202,7 +203,7 @@ class DraftSession(DecodeSession):
         """Length of padded rows, which the backend asks for."""
         return config.seq_len_fill_value
 
-    def _server_arguments(self, config: EngineConfig) -> dict[str, int]:
+    def _server_arguments(self, config: EngineConfig) -> dict[str, Any]:
         """Of a server whose drafts run the model at each step of the case.
 
         EAGLE's draft of n tokens runs it n - 1 times, because the last token needs no forward; so
@@ -274,6 +275,8 @@ class DraftSession(DecodeSession):
         seen = super().observe(batch)
         if self._model is not None or self._bare is not None:
             seen.shown_tokens = batch.num_tokens
+        if self._extends and not self._packed:
+            seen.row_width = self.runner.width
         return seen
 
     def promised_outputs(self, mode: Mode) -> tuple[str, ...]:
