@@ -1,0 +1,53 @@
+"""Models of what sglang compiles to copy metadata of a draft's steps (`fused_metadata_copy`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fuzzgraph.kernel_models import metadata_copy
+from fuzzgraph.targets.sglang.release import engine_module, has_module
+from fuzzgraph.targets.sglang.stubs.compiled_modules import Compiled, Makers, compile_to_models
+
+__all__ = ["compile_metadata_copy"]
+
+_PLACES = (
+    "sglang.kernels.ops.attention.dsa.fused_metadata_copy",
+    "sglang.kernels.ops.attention.fused_metadata_copy",
+    "sglang.jit_kernel.fused_metadata_copy",
+)
+"""Modules that compile it, the newest first."""
+_TENSORS, _TENSORS_OF_THREE = 9, 8
+"""Of a source, and of each place that it is copied to."""
+
+
+def _once(compiled: Compiled) -> Any:
+    mode = compiled.number("FORWARD_MODE")
+
+    def copy(*args: Any) -> None:
+        sources, copies = args[:_TENSORS], args[_TENSORS : 2 * _TENSORS]
+        metadata_copy.copy_metadata(sources, copies, *args[2 * _TENSORS :], mode=mode)
+
+    return copy
+
+
+def _thrice(compiled: Compiled) -> Any:
+    def copy(*args: Any) -> None:
+        each = _TENSORS_OF_THREE
+        sources, *copies = (args[first * each : (first + 1) * each] for first in range(4))
+        bs, max_len, _ = args[4 * each :]
+        metadata_copy.copy_metadata_thrice(sources, copies, bs, max_len)
+
+    return copy
+
+
+_COPIES: Makers = {
+    "FusedMetadataCopyKernel::run": _once,
+    "FusedMetadataCopyMultiKernel::run": _thrice,
+}
+
+
+def compile_metadata_copy() -> None:
+    """Have the engine compile the copies to models, for the life of the process."""
+    for name in filter(has_module, _PLACES):
+        compile_to_models(engine_module(name), _COPIES)
+        return
