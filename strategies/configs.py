@@ -117,6 +117,8 @@ def _coherent(fields: Fields, can: Capabilities, pins: Pins = ()) -> EngineConfi
     _drafted_blocks(fields, can)
     _ngram_drafts(fields, can)
     _draft_window(fields, can)
+    if fields["modes"] == ("draft",) and fields["draft_reach"] not in can.draft_reaches:
+        fields["draft_reach"] = can.draft_reaches[0]
     _later_stage(fields, can)
     if "dp_size" not in dict(pins):
         _data_ranks(fields, can)

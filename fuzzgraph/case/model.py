@@ -347,6 +347,12 @@ class EngineConfig(Record, frozen=True, kw_only=True):
         only_in=("draft",), group="speculation"
     )] = 0
     """How many of a request's first tokens a draft with a window sees beside it."""
+    draft_reach: Annotated[Literal["drafts", "past"], Dimension(
+        needs=OneOf("draft_reaches"), label="drafts see {}", only_in=("draft",),
+        group="speculation"
+    )] = "drafts"
+    """Whether each step of a draft sees itself and the drafts before it beside its row's past, or
+    the `past` alone, as on backends whose lengths do not grow with the steps."""
     later_stage: Annotated[bool, Dimension(
         needs=Switch("later_stages"), label="later pipeline stage", only_in=("decode", "prefill"),
         group="features"

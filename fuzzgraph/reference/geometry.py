@@ -36,7 +36,7 @@ class Queries:
     key_positions: IntArray
     """[T, L]"""
     visible: npt.NDArray[np.bool_]
-    """[T, L] whether the query sees the key; every query sees itself."""
+    """[T, L] whether the query sees the key; every query sees itself, but see `draft_reach`."""
     predicted: IntArray | None = None
     """[T] token that each draft step predicts; None outside mode draft."""
 
@@ -194,7 +194,8 @@ def drafts_see(batch: Batch, config: EngineConfig) -> npt.NDArray[np.bool_]:
 
 
 def _draft(batch: Batch, config: EngineConfig) -> Queries:
-    """`spec_steps` queries on each branch: they see the row's keys and their own branch so far."""
+    """`spec_steps` queries on each branch: they see the row's keys and their own branch so far, or
+    the row's keys alone."""
     steps, topk = config.spec_steps, config.spec_topk
     # Step by step, each branch feeds its predicted token back: [steps + 1, rows, branches].
     tokens: IntArray = np.empty((steps + 1, batch.raw_bs, topk), dtype=np.int64)
@@ -212,7 +213,8 @@ def _draft(batch: Batch, config: EngineConfig) -> Queries:
     branch_tokens = np.repeat(tokens[:, :, :steps].reshape(-1, steps), steps, axis=0)
     key_positions = np.hstack([batch.kv_positions.values[index], starts[:, None] + own])
     past = drafts_see(batch, config)[rows]
-    visible = np.hstack([past, own <= step_of[:, None]])
+    seen = own <= step_of[:, None]
+    visible = np.hstack([past, seen & (config.draft_reach == "drafts")])
     positions = starts + step_of
     _apply_bounds(visible, key_positions, positions, config)
     found = Queries(

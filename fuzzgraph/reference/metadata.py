@@ -120,9 +120,10 @@ def _chunk_lens(batch: Batch, config: EngineConfig, _: int) -> IntArray:
 
 
 def _draft_lens(batch: Batch, config: EngineConfig, step: int) -> IntArray:
-    """Listed keys of each branch at a step of a draft, its own tokens so far included."""
+    """Listed keys of each branch at a step of a draft, its own tokens so far among them if seen."""
     past: IntArray = drafts_see(batch, config).sum(1)
-    lens = np.repeat(past + step + 1, config.spec_topk)
+    own = step + 1 if config.draft_reach == "drafts" else 0
+    lens = np.repeat(past + own, config.spec_topk)
     return np.minimum(lens, config.sliding_window + 1) if config.sliding_window else lens
 
 

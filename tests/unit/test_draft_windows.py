@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, validate
@@ -69,3 +70,12 @@ def test_a_window_that_no_draft_can_have_is_refused(settings: dict[str, Any], na
     config = EngineConfig(**{"modes": ("draft",), **settings})
     with pytest.raises(InvalidCase, match=f"config.{named}"):
         validate(Case(schema_version=1, config=config, steps=()))
+
+
+def test_drafts_that_see_the_past_alone_list_it_at_each_step() -> None:
+    batch, config = drafts(6, 2, draft_reach="past")
+    assert queries_of(batch, config).visible[:, 6:].any() == np.False_
+    second = Field("kv_indptr", "indptr", "nothing", PaddingRule("free"), repeats="draft_lens:1")
+    truth = live_truth(second, batch, config)
+    assert truth is not None
+    assert truth.tolist() == [6, 2]

@@ -33,6 +33,7 @@ _EVERYTHING = WIDEST.replace(
     drafted_blocks=("none",),
     drafted_windows=False,
     draft_windows=False,
+    draft_reaches=("drafts",),
     draft_adapters=False,
     loras=False,
     experts=False,
