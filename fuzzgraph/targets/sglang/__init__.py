@@ -62,6 +62,12 @@ TARGETS = (
          backend="flashinfer", releases="0.5.19 on"),
     _row("flashmla-draft-extend", "backends.draft_extend", "DraftExtendTarget", backend="flashmla",
          releases="0.5.19 on"),
+    _row("nsa-draft-extend", "backends.draft_extend", "DraftExtendTarget", backend="nsa",
+         releases="0.5.15 on"),
+    *(
+        _row(f"{backend}-draft", "backends.stepwise_draft", "StepwiseDraftTarget", backend=backend)
+        for backend in ("flashmla", "nsa", "trtllm-mla")
+    ),
     _row("triton-draft", "backends.triton_draft", "TritonDraftTarget"),
     _row("triton-draft-extend", "backends.draft_extend", "DraftExtendTarget", backend="triton",
          releases="0.5.13 on"),

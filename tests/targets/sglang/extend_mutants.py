@@ -5,10 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.targets.sglang.backends.draft_extend import DraftExtendTarget
 
-__all__ = ["last_key_of_no_row", "rows_of_one_place_less", "window_of_the_first_pool"]
+__all__ = [
+    "last_key_of_no_row",
+    "plans_of_the_capture",
+    "rows_by_accepted_tokens",
+    "rows_of_one_place_less",
+    "selects_one_place_late",
+    "window_of_the_first_pool",
+]
 
 
 def _target(backend: str, change: Callable[[Any], None]) -> DraftExtendTarget:
@@ -70,3 +79,45 @@ def window_of_the_first_pool() -> DraftExtendTarget:
         layers[1] = layers[0]
 
     return _target("trtllm-mha", change)
+
+
+def plans_of_the_capture() -> DraftExtendTarget:
+    """The plan by which sparse attention selects keys stays that of the capture."""
+
+    def change(session: Any) -> None:
+        session.backend._refresh_topk_v2_plan = lambda metadata: None
+
+    return _target("nsa", change)
+
+
+def selects_one_place_late() -> DraftExtendTarget:
+    """Each token selects among one key too few."""
+
+    def change(session: Any) -> None:
+        def shortened(batch: Any) -> None:
+            held = session.backend.decode_cuda_graph_metadata[batch.batch_size]
+            held.dsa_seqlens_expanded.sub_(1).clamp_(min=1)
+
+        _after_preparation(session, shortened)
+
+    return _target("nsa", change)
+
+
+def rows_by_accepted_tokens() -> DraftExtendTarget:
+    """Tables and lengths have a row for each accepted token, where a row has all its places.
+
+    As up to 0.5.14, whose servers captured no draft-extend on this backend (PR 29413).
+    """
+
+    def change(session: Any) -> None:
+        def packed(batch: Any) -> None:
+            counts = batch.spec_info.num_accept_tokens[: batch.batch_size].long()
+            held = session.backend.decode_cuda_graph_metadata[batch.batch_size]
+            width = len(held.dsa_seqlens_expanded) // batch.batch_size
+            firsts = torch.arange(batch.batch_size, device=counts.device) * width
+            rows = torch.repeat_interleave(firsts, counts)
+            held.real_page_table[: len(rows)] = held.real_page_table[rows]
+
+        _after_preparation(session, packed)
+
+    return _target("nsa", change)

@@ -22,6 +22,7 @@ _ON: dict[str, dict[str, Any]] = {
     "trtllm-mla": {"page_size": 32, **_LATENT},
     "flashmla": {"page_size": 64, **_LATENT},
     "fa3-mla": {"page_size": 16, **_LATENT},
+    "nsa": {"page_size": 64, "index_topk": 3, **_LATENT},
 }
 _BATCHES = ((1, 3), (2, 1, 3))
 _WINDOW: dict[str, Any] = {"swa_window": 3, "draft_tokens": 3, **_PAGES}
@@ -62,6 +63,9 @@ class TestReleases:
             ("last_key_of_no_row", "trtllm-mla", "attention"),
             ("rows_of_one_place_less", "triton", "attention"),
             ("window_of_the_first_pool", "trtllm-mha", "swa_attention"),
+            ("plans_of_the_capture", "nsa", "attention"),
+            ("selects_one_place_late", "nsa", "metadata"),
+            ("rows_by_accepted_tokens", "nsa", "attention"),
         ],
     )
     def test_what_a_backend_prepares_for_a_draft_extend_is_judged(

@@ -34,6 +34,7 @@ from fuzzgraph.targets.sglang.decode_session import (
     refused_capture_sizes,
     refused_draft_tokens,
 )
+from fuzzgraph.targets.sglang.draft_model import DraftModel
 from fuzzgraph.targets.sglang.fields import (
     encoder_fields,
     input_fields,
@@ -98,7 +99,7 @@ class AttentionBackend:
     attentions: tuple[Literal["mha", "mla"], ...]
     page_sizes: tuple[int, ...]
     fields: tuple[str, ...]
-    """What it hands its kernels beyond the runner's inputs: names of `_metadata_fields`."""
+    """What it hands its kernels beyond the runner's inputs: names of `metadata_fields`."""
     read: Callable[[Any], Tensors]
     """Metadata -> what kernels read of it, whole, by field."""
     own_fields: Callable[[EngineConfig], tuple[Field, ...]] = lambda config: ()
@@ -141,6 +142,8 @@ class AttentionBackend:
     """How a model hands it latent attention."""
     model: type[AttentionModel] = AttentionModel
     """The model of one layer that runs on it."""
+    draft_model: type[DraftModel] = DraftModel
+    """The same of a draft worker."""
     more: tuple[tuple[str, Any], ...] = ()
     """What else it has of the dimensions: a field of `Capabilities`, its value."""
     on_device: tuple[tuple[str, Any], ...] = ()
@@ -171,6 +174,12 @@ class AttentionBackend:
             f"sglang {release()} has no {self.places[-1][1]}, which the targets of backend "
             f"{self.name!r} drive. Name a release that has it: fuzzgraph targets lists them."
         )
+
+    def server(self, config: EngineConfig) -> contextlib.AbstractContextManager[None]:
+        """What the engine finds around it on one of its servers."""
+        server = cuda_on_cpu() if self.on_rocm else cuda_server()
+        found = self.environment(config)
+        return in_environment(found, server) if found else server
 
     def missing(self, mode: Mode) -> str:
         """The kernel without a model that keeps its outputs from being judged; "" if none does."""
@@ -280,7 +289,7 @@ def _in_two_parts(config: EngineConfig, kind: AttentionBackend) -> bool:
     return several and not kind.masks_branches
 
 
-def _metadata_fields(config: EngineConfig, kind: AttentionBackend) -> dict[str, Field]:
+def metadata_fields(config: EngineConfig, kind: AttentionBackend) -> dict[str, Field]:
     """What backends hand their kernels; each backend names those of them that it has."""
     # What each row computes beyond its past.
     tokens = config.draft_tokens if config.modes == ("target_verify",) else 1
@@ -355,7 +364,7 @@ class BackendSession(DecodeSession):
         self._kind = kind
         self._read: dict[Hashable, dict[str, torch.Tensor]] = {}
         self.inputs = input_names(config)
-        declared = _metadata_fields(config, kind)
+        declared = metadata_fields(config, kind)
         shown = (declared[name] for name in kind.fields if name in declared)
         self.fields = (*input_fields(config, kind.fill(config)), *shown)
         model: Any = Stub(forward=no_forward, shared_experts_config=None, modules=tuple)
@@ -365,9 +374,7 @@ class BackendSession(DecodeSession):
         super().__init__(config, graphs, backend=kind.name, model=model, arguments=arguments)
 
     def engine_runs(self, batch: Batch | None = None) -> contextlib.AbstractContextManager[None]:
-        server = cuda_on_cpu() if self._kind.on_rocm else cuda_server()
-        found = self._kind.environment(self._config)
-        return in_environment(found, server) if found else server
+        return self._kind.server(self._config)
 
     def _open_backend(self, runner: ModelRunner) -> Any:
         self._module = engine_module(self._kind.place()[0])
@@ -403,25 +410,35 @@ class BackendSession(DecodeSession):
         held = self._metadata_tensors(None) if size is None else self._read[size]
         used = {name: tensor.clone() for name, tensor in held.items()}
         used |= self._kind.planned(self._kind.held(self.backend, size))
-        for part in ("", "window_", "encoder_"):
-            if f"{part}kv_indices" in used:
-                listed = used[f"{part}kv_indptr"][-1]
-                used[f"{part}kv_indices"] = used[f"{part}kv_indices"][:listed]
-        if "mask_indptr" in used:
-            used["custom_mask"] = used["custom_mask"][: used["mask_indptr"][-1]]
         lens = lens + (self._config.draft_tokens if self._verifies else 0)
-        lens = used.get("cache_seqlens", lens)
-        for name in _TABLES:
-            if name in used:
-                each = _rows_each(used[name], lens)
-                used[name] = below_lengths(used[name], lens, self._config.page_size, each)
-        if "encoder_page_table" in used:
-            table, listed = used["encoder_page_table"], used["encoder_cache_seqlens"]
-            used["encoder_page_table"] = below_lengths(table, listed, self._config.page_size)
-        if "token_table" in used:
-            table = used.pop("token_table")
-            used |= below_lengths_packed(table, lens, _rows_each(table, lens))
-        return used
+        return as_read(used, lens, self._config.page_size)
+
+
+def as_read(used: Tensors, lens: torch.Tensor, page_size: int) -> Tensors:
+    """What kernels read of metadata: below the last offset, below each row's own length.
+
+    Args:
+        used: by field, whole; changed.
+        lens: [rows] keys of each, where metadata does not say.
+    """
+    for part in ("", "window_", "encoder_"):
+        if f"{part}kv_indices" in used:
+            listed = used[f"{part}kv_indptr"][-1]
+            used[f"{part}kv_indices"] = used[f"{part}kv_indices"][:listed]
+    if "mask_indptr" in used:
+        used["custom_mask"] = used["custom_mask"][: used["mask_indptr"][-1]]
+    lens = used.get("cache_seqlens", lens)
+    for name in _TABLES:
+        if name in used:
+            each = _rows_each(used[name], lens)
+            used[name] = below_lengths(used[name], lens, page_size, each)
+    if "encoder_page_table" in used:
+        table, listed = used["encoder_page_table"], used["encoder_cache_seqlens"]
+        used["encoder_page_table"] = below_lengths(table, listed, page_size)
+    if "token_table" in used:
+        table = used.pop("token_table")
+        used |= below_lengths_packed(table, lens, _rows_each(table, lens))
+    return used
 
 
 _imported: dict[Any, dict[str, Any]] = {}

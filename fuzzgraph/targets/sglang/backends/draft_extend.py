@@ -14,12 +14,12 @@ from typing import Any
 from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.ports import GraphEngine
-from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu
 from fuzzgraph.targets.sglang.backends import (
     aiter,
     fa3,
     flashinfer,
     flashmla,
+    nsa,
     triton,
     trtllm_mha,
     trtllm_mla,
@@ -38,13 +38,14 @@ _BACKENDS = {
     "fa3-mla": fa3.FA3_MLA,
     "flashinfer": flashinfer.FLASHINFER,
     "flashmla": flashmla.FLASHMLA,
+    "nsa": nsa.NSA,
     "triton": triton.TRITON,
     "trtllm-mha": trtllm_mha.TRTLLM_MHA,
     "trtllm-mla": trtllm_mla.TRTLLM_MLA,
 }
 
 
-_LATER = {"flashinfer": (0, 5, 19), "flashmla": (0, 5, 19)}
+_LATER = {"flashinfer": (0, 5, 19), "flashmla": (0, 5, 19), "nsa": (0, 5, 15)}
 _FROM = (0, 5, 13)
 """The first release whose only worker gives rows all their places (sglang eagle_worker_v2.py), and
 those of backends that prepare such rows since a later one."""
@@ -131,10 +132,9 @@ class DraftExtendSession(DraftSession):
 
     @contextlib.contextmanager
     def engine_runs(self, batch: Batch | None = None) -> Iterator[None]:
-        """On ROCm where the backend is one of its servers."""
-        if not self.attends_on.on_rocm:
-            with super().engine_runs(batch):
-                yield
-            return
-        with cuda_on_cpu(), contextlib.nullcontext() if batch is None else self._drafted(batch):
+        """On one of the backend's servers."""
+        with (
+            self.attends_on.server(self._config),
+            contextlib.nullcontext() if batch is None else self._drafted(batch),
+        ):
             yield

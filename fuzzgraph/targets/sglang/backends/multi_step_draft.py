@@ -25,7 +25,6 @@ from fuzzgraph.targets.sglang.release import engine_module, release
 from fuzzgraph.targets.sglang.runners.draft_cuda_graph_runners import DRAFT
 from fuzzgraph.targets.sglang.runners.eagle_draft import DraftSession, DraftTarget
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
-from fuzzgraph.targets.sglang.stubs.platform import cuda_server
 from fuzzgraph.world import Batch
 
 _SPECULATION = "sglang.srt.speculative.spec_utils"
@@ -59,7 +58,7 @@ class MultiStepDraftTarget(DraftTarget):
         return refused or self._backend.refuses(config)
 
     def modules(self) -> tuple[str, ...]:
-        return *super().modules(), self._backend.places[0][0], "sglang.srt.layers.radix_attention"
+        return *super().modules(), self._backend.place()[0], "sglang.srt.layers.radix_attention"
 
 
 class MultiStepDraftSession(DraftSession):
@@ -85,8 +84,9 @@ class MultiStepDraftSession(DraftSession):
             fields.slot_indices(f"{name}_kv_indices", source=_STEPS),
         )
 
-    def _server_arguments(self, config: EngineConfig) -> dict[str, int]:
-        given = super()._server_arguments(config)
+    def _server_arguments(self, config: EngineConfig) -> dict[str, Any]:
+        of_backend = {**dict(self.attends_on.arguments), **self.attends_on.chosen(config)}
+        given = {**of_backend, **super()._server_arguments(config)}
         if not config.draft_window_size:
             return given
         return {
@@ -101,14 +101,17 @@ class MultiStepDraftSession(DraftSession):
         more = int(self._model is not None)
         runner.model_config.context_len += more
         steps, topk = self._config.spec_steps + more, self._config.spec_topk
-        place = (self.attends_on.places[0][0], self.of_all_steps)
+        place = (self.attends_on.place()[0], self.of_all_steps)
         held = replace(self.attends_on, places=(place,))
         return open_backend(held, runner, watched, topk=topk, speculative_num_steps=steps)
 
     @contextlib.contextmanager
     def engine_runs(self, batch: Batch | None = None) -> Iterator[None]:
         """The worker has put the slots of a batch's drafts behind each past."""
-        with cuda_server(), contextlib.nullcontext() if batch is None else self._drafted(batch):
+        with (
+            self.attends_on.server(self._config),
+            contextlib.nullcontext() if batch is None else self._drafted(batch),
+        ):
             yield
 
     def _read_by(self, size: int | None) -> dict[str, torch.Tensor]:

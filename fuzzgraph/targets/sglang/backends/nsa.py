@@ -32,8 +32,10 @@ from fuzzgraph.targets.sglang.backends.attention_backend import (
     attributes,
 )
 from fuzzgraph.targets.sglang.release import engine_module, has_module
+from fuzzgraph.targets.sglang.selecting_draft_model import SelectingDraftModel
 from fuzzgraph.targets.sglang.selecting_model import SelectingModel, indexer_module
 from fuzzgraph.targets.sglang.stubs.compiled_modules import Compiled, Makers, compile_to_models
+from fuzzgraph.targets.sglang.stubs.metadata_copy import compile_metadata_copy
 from fuzzgraph.targets.sglang.stubs.planned_topk import (
     chosen_topk,
     compile_planned_topk,
@@ -91,6 +93,7 @@ def _as_on_cuda(module: Any) -> None:
             sys.modules[inspect.unwrap(getattr(indexer, _STORE)).__module__], _COMPILED
         )
     compile_planned_topk()
+    compile_metadata_copy()
     for name in filter(has_module, _FUSED):
         holder: Any = engine_module(name)
         for function in filter(_FUSED_NAME.fullmatch, dir(holder)):
@@ -151,6 +154,7 @@ NSA = AttentionBackend(
     ),
     refuses=_refuses,
     model=SelectingModel,
+    draft_model=SelectingDraftModel,
     more=(
         ("index_topks", (0, 1, 3, 16, 64)),
         ("sparse_kernels", ("fa3", "flashmla_sparse")),

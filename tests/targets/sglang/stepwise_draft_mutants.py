@@ -1,0 +1,127 @@
+"""EAGLE's drafts on backends that prepare each step as a decode, with one bug; opened by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from fuzzgraph.case import EngineConfig
+from fuzzgraph.targets.sglang.backends.stepwise_draft import StepwiseDraftTarget
+
+__all__ = [
+    "flashmla_pages_of_other_rows",
+    "nsa_plan_of_the_capture",
+    "nsa_second_step_forgotten",
+    "nsa_slots_as_given",
+    "nsa_tokens_of_other_rows",
+    "trtllm_mla_one_key_less",
+    "trtllm_mla_slots_as_given",
+]
+
+
+def _target(backend: str, change: Callable[[Any], None]) -> StepwiseDraftTarget:
+    target = StepwiseDraftTarget(f"sglang-{backend}-draft", backend)
+    open_session = target.open_session
+
+    def opened(config: EngineConfig, graphs: Any) -> Any:
+        session = open_session(config, graphs)
+        change(session)
+        return session
+
+    target.open_session = opened  # type: ignore[method-assign]
+    return target
+
+
+def _slots_as_given(session: Any) -> None:
+    session._model.lays_slots_out = False
+
+
+def nsa_slots_as_given() -> StepwiseDraftTarget:
+    """No planted bug: the engine's own steps and its own store of latent rows."""
+    return _target("nsa", _slots_as_given)
+
+
+def trtllm_mla_slots_as_given() -> StepwiseDraftTarget:
+    """The same on TensorRT-LLM."""
+    return _target("trtllm-mla", _slots_as_given)
+
+
+def nsa_plan_of_the_capture() -> StepwiseDraftTarget:
+    """The plan by which keys are selected stays that of the capture."""
+
+    def change(session: Any) -> None:
+        for backend in session.backend.attn_backends:
+            backend._refresh_topk_v2_plan = lambda metadata: None
+
+    return _target("nsa", change)
+
+
+def nsa_second_step_forgotten() -> StepwiseDraftTarget:
+    """What is prepared reaches the first step alone."""
+
+    def change(session: Any) -> None:
+        second = session.backend.attn_backends[1]
+        second.init_forward_metadata_replay_cuda_graph_from_precomputed = lambda **given: None
+
+    return _target("nsa", change)
+
+
+def _after_copy(session: Any, change: Callable[[Any], None]) -> None:
+    for backend in session.backend.attn_backends:
+        copy = backend._copy_base_replay_buffers
+
+        def copied(bs: int, metadata: Any, *more: Any, copy: Any = copy) -> None:
+            copy(bs, metadata, *more)
+            change(metadata)
+
+        backend._copy_base_replay_buffers = copied
+
+
+def nsa_tokens_of_other_rows() -> StepwiseDraftTarget:
+    """Pages of each row are those of the row before it."""
+
+    def change(session: Any) -> None:
+        _after_copy(
+            session, lambda held: held.real_page_table.copy_(held.real_page_table.roll(1, 0))
+        )
+
+    return _target("nsa", change)
+
+
+def _after_each_step(session: Any, change: Callable[[Any, int], None]) -> None:
+    for backend in session.backend.attn_backends:
+        prepare = backend.init_forward_metadata_out_graph
+
+        def prepared(
+            batch: Any, in_capture: bool = False, *, own: Any = (backend, prepare)
+        ) -> None:
+            own[1](batch, in_capture=in_capture)
+            if not in_capture:
+                change(own[0], batch.batch_size)
+
+        backend.init_forward_metadata_out_graph = prepared
+
+
+def flashmla_pages_of_other_rows() -> StepwiseDraftTarget:
+    """FlashMLA's table has each row's pages in the row behind it."""
+
+    def change(session: Any) -> None:
+        def shifted(backend: Any, rows: int) -> None:
+            table = backend.cuda_graph_kv_indices[:rows]
+            table.copy_(table.roll(1, 0))
+
+        _after_each_step(session, shifted)
+
+    return _target("flashmla", change)
+
+
+def trtllm_mla_one_key_less() -> StepwiseDraftTarget:
+    """TensorRT-LLM's lengths count one key too few."""
+
+    def change(session: Any) -> None:
+        def shortened(backend: Any, rows: int) -> None:
+            backend.decode_cuda_graph_metadata[rows].seq_lens_k.sub_(1).clamp_(min=1)
+
+        _after_each_step(session, shortened)
+
+    return _target("trtllm-mla", change)
