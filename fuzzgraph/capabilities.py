@@ -61,6 +61,9 @@ _OTHERS: dict[str, tuple[Any, Any]] = {
     # Whether requests that share a prefix have pages of their own in further KV cache groups. They
     # have not where those pages are found by slots of the first group.
     "prefix_by_group": (True, True),
+    # Whether requests share a prefix. They do not where keys of its end follow from what comes
+    # behind it.
+    "shared_prefixes": (True, True),
     # Whether requests of a model with an encoder share a prefix. They do not where a prefix begins
     # with the tokens of the encoder.
     "prefix_beside_encoder": (True, True),
@@ -307,6 +310,8 @@ def _unsupported_history(capabilities: Capabilities, case: Case) -> str | None:
     for name, has in beside.items():
         if shared and getattr(case.config, name) and not has:
             return f"shared_prefix_pages={shared} with {name} is not driven"
+    if shared and not capabilities.shared_prefixes:
+        return f"shared_prefix_pages={shared} is not driven"
     if verifies_states(case.config) and not capabilities.verified_prompts:
         for number, tokens in verified_prompts(case):
             if tokens > 1:

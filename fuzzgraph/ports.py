@@ -191,6 +191,9 @@ class Pools:
     more_groups: tuple[GroupPools, ...] = ()
     """Of each further KV cache group, in the order of `case.group_configs`. Groups whose planes are
     the same views share that memory: a page then belongs to one of them at a time."""
+    draft_layers: tuple[tuple[GroupPools, ...], ...] = ()
+    """Of each draft layer behind the first: the planes of all groups. Layers share page maps. See
+    `reference.draft_layers`."""
 
     @property
     def states(self) -> tuple[torch.Tensor, ...]:
@@ -204,9 +207,14 @@ class Pools:
         return (GroupPools(self.req_to_token, self.kv_planes), *self.more_groups)
 
     @property
+    def layers(self) -> tuple[tuple[GroupPools, ...], ...]:
+        """The groups of each draft layer; of other models, those of the one that there is."""
+        return (self.groups, *self.draft_layers)
+
+    @property
     def all_planes(self) -> tuple[torch.Tensor, ...]:
-        """The KV planes of all groups, and those of encoders."""
-        grouped = tuple(plane for group in self.groups for plane in group.kv_planes)
+        """The KV planes of all groups and draft layers, and those of encoders."""
+        grouped = (plane for layer in self.layers for group in layer for plane in group.kv_planes)
         return (*grouped, *self.encoder_planes)
 
 

@@ -28,7 +28,8 @@ def launches(taken: Iterable[Launched], pools: Pools, config: EngineConfig) -> t
     """
     slots = [
         _Slots(plane, page_rows(plane, at, shape))
-        for group, shape in zip(pools.groups, group_configs(config), strict=True)
+        for layer in pools.layers
+        for group, shape in zip(layer, group_configs(config), strict=True)
         for at, plane in enumerate(group.kv_planes)
     ]
     slots += [

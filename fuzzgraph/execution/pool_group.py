@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from fuzzgraph.case import EngineConfig, group_configs
-from fuzzgraph.content import Content, content_for
+from fuzzgraph.content import Content
 from fuzzgraph.execution.pool_memory import (
     PageMap,
     PoolPlane,
@@ -19,6 +19,7 @@ from fuzzgraph.execution.pool_memory import (
 )
 from fuzzgraph.ports import Pools
 from fuzzgraph.reference import new_tokens
+from fuzzgraph.reference.draft_layers import layer_batch, layer_content
 from fuzzgraph.world import RESERVED_SLOT, Batch, IntArray
 
 
@@ -32,6 +33,19 @@ class PoolGroup:
     planes: tuple[PoolPlane, ...]
     """An object of another group where that has the same memory."""
     page_map: PageMap | None
+    number: int = 0
+    """Of the group, in the order of `case.group_configs`."""
+    layer: int = 0
+    """Of a draft model with several."""
+
+    @property
+    def name(self) -> str:
+        """What its planes are called."""
+        return group_name("kv_planes", self.number, self.layer)
+
+    def seen(self, batch: Batch) -> Batch:
+        """A step as the group's layers see it."""
+        return layer_batch(batch, self.layer).groups[self.number]
 
     def history(self, batch: Batch) -> IntArray:
         """Indices into `kv_slots` of the tokens before this step whose KV is there.
@@ -51,16 +65,19 @@ class PoolGroup:
 
 
 def pool_groups(pools: Pools, config: EngineConfig) -> tuple[PoolGroup, ...]:
-    """The groups of a session's pools, in the order of `case.group_configs`."""
+    """The groups of a session's pools, in the order of `case.group_configs`; of a draft model with
+    several layers, then those of each further one."""
     known: list[PoolPlane] = []
     found = []
-    for number, (group, shape) in enumerate(zip(pools.groups, group_configs(config), strict=True)):
-        name = group_name("kv_planes", number)
-        planes = _planes(name, group.kv_planes, shape, known, pools.null_block)
-        known += planes
-        table = group.req_to_token
-        page_map = None if table is None else PageMap(group_name("req_to_token", number), table)
-        found.append(PoolGroup(shape, content_for(shape, number), planes, page_map))
+    for layer, groups in enumerate(pools.layers):
+        for number, (group, shape) in enumerate(zip(groups, group_configs(config), strict=True)):
+            name = group_name("kv_planes", number, layer)
+            planes = _planes(name, group.kv_planes, shape, known, pools.null_block)
+            known += planes
+            table = group.req_to_token
+            page_map = None if table is None else PageMap(group_name("req_to_token", number), table)
+            content = layer_content(config, layer, number)
+            found.append(PoolGroup(shape, content, planes, page_map, number, layer))
     return tuple(found)
 
 

@@ -160,8 +160,10 @@ class PageMap:
         return np.repeat(rows, lens) * self.width + columns
 
 
-def group_name(name: str, group: int) -> str:
-    """What a pool is called, by the KV cache group whose it is."""
+def group_name(name: str, group: int, layer: int = 0) -> str:
+    """What a pool is called, by the KV cache group and the draft layer whose it is."""
+    if layer:
+        return f"draft_layers[{layer - 1}][{group}].{name}"
     return f"more_groups[{group - 1}].{name}" if group else name
 
 

@@ -22,7 +22,6 @@ from fuzzgraph.execution.pool_memory import (
     TRAP_BY_WORLD,
     PageMap,
     PoolPlane,
-    group_name,
 )
 from fuzzgraph.execution.state_planes import state_planes
 from fuzzgraph.memory import GuardedMemory, Image, Perturbation
@@ -98,9 +97,9 @@ class PoolWriter:
 
     def plane_names(self) -> Iterator[tuple[str, torch.Tensor]]:
         """The KV planes by the names under which a session hands them over."""
-        for number, group in enumerate(self.groups):
+        for group in self.groups:
             for index, plane in enumerate(group.planes):
-                yield group_name(f"kv_planes[{index}]", number), plane.tensor
+                yield f"{group.name}[{index}]", plane.tensor
         for index, plane in enumerate(self.encoder_planes):
             yield f"encoder_planes[{index}]", plane.tensor
 
@@ -127,7 +126,8 @@ class StepState:
         # Each group with the batch as its layers see it, and the entries of its past.
         self._groups = [
             (group, seen, group.history(seen))
-            for group, seen in zip(pool_writer.groups, batch.groups, strict=True)
+            for group in pool_writer.groups
+            for seen in (group.seen(batch),)
         ]
         # (how it is written, row numbers, rows) of every copy that writes the state; made once,
         # because a step is written for each of its runs.

@@ -48,6 +48,9 @@ def _wrong_pools(pools: Pools, config: EngineConfig) -> Iterator[str]:
         name, table = group_name("req_to_token", number), group.req_to_token
         yield from _wrong_map(name, table, shape, width + in_front)
         yield from _wrong_planes(group_name("kv_planes", number), group.kv_planes, shape)
+    for layer, groups in enumerate(pools.draft_layers, 1):
+        for number, (group, shape) in enumerate(zip(groups, shapes, strict=True)):
+            yield from _wrong_planes(group_name("kv_planes", number, layer), group.kv_planes, shape)
     yield from _wrong_planes("encoder_planes", pools.encoder_planes, config)
     yield from _wrong_map("encoder_to_token", pools.encoder_to_token, config, 0)
     rows = FIRST_ROW + max(state_slots_each(config), 1)

@@ -189,7 +189,9 @@ class StepRunner:
         state = reference.expected(step.batch, step.config, step.promised_outputs)
         step.expected, step.value_bound = state.outputs, state.value_bound
         # Computed on demand: most steps agree with the truth well enough without it.
-        step.yardstick = cache(partial(reference.yardstick, step.batch, step.config))
+        step.yardstick = cache(
+            partial(reference.yardstick, step.batch, step.config, step.promised_outputs)
+        )
         if self._setup.second_opinion:
             step.second_opinion = reference.second_opinion(step.batch, step.config)
 

@@ -23,8 +23,9 @@ from fuzzgraph.recurrent_layers.delta_recurrence import LONGEST_ROW
 from fuzzgraph.recurrent_layers.delta_rule import delta_outputs
 from fuzzgraph.recurrent_layers.gated_convolution import gated_conv_outputs
 from fuzzgraph.recurrent_layers.mamba2 import recurrent_outputs
-from fuzzgraph.reference.attention import attention, model_for
+from fuzzgraph.reference.attention import attention_layers
 from fuzzgraph.reference.committed import committed_outputs
+from fuzzgraph.reference.draft_layers import LAYER_ATTENTION, layer_outputs
 from fuzzgraph.reference.draft_model import draft_model_outputs
 from fuzzgraph.reference.geometry import drafts_see, queries_of
 from fuzzgraph.reference.metadata import capture_truth, live_truth
@@ -77,7 +78,8 @@ class Expected:
     `recurrent_layers`; mixed as attention, see `row_mixing`;
     lora [num_tokens, width], see `adapted_layer`; experts, the same, see `expert_layer`; moe, see
     `shard`; those of a draft model behind attention, see `draft_model`, and those behind a verify,
-    see `committed`; what a compressor of keys keeps, see `compressor_layer`."""
+    see `committed`; what a compressor of keys keeps, see `compressor_layer`; those of several draft
+    layers, see `draft_layers`."""
     value_bound: float
     """max |V| that entered the step."""
 
@@ -89,9 +91,9 @@ def expected(
 
     Args:
         promised: outputs that are compared with it; None for all. Recurrent layers whose outputs
-            a dtype rounds are left out where they are not among them.
+            a dtype rounds, and draft layers, are left out where they are not among them.
     """
-    layers, bound = _layers(batch, config, torch.float64)
+    layers, bound = attention_layers(batch, config, torch.float64)
     outputs = layers | _behind_attention(layers["attention"], batch, config)
     if config.recurrent_state:
         outputs["state"] = content_for(config).state_rows(batch, after=True).double()
@@ -101,6 +103,9 @@ def expected(
         outputs[ADAPTED] = adapted_outputs(batch, torch.float64)
     if config.num_experts and batch.mode != "draft":
         outputs[EXPERTS] = expert_outputs(batch, config, torch.float64)
+    if _has_layers(batch, promised):
+        found, entered = layer_outputs(batch, config, torch.float64)
+        outputs, bound = outputs | found, max(bound, entered)
     if batch.mode != "draft":
         outputs |= compressor_outputs(batch, config)
     else:
@@ -110,13 +115,19 @@ def expected(
     return Expected(outputs, bound)
 
 
-def yardstick(batch: Batch, config: EngineConfig) -> dict[str, torch.Tensor]:
+def yardstick(
+    batch: Batch, config: EngineConfig, promised: Collection[str] | None = None
+) -> dict[str, torch.Tensor]:
     """The same step by plain torch in the engine's dtype; floating outputs only.
 
     Outputs whose sums are exact (state, recurrent, what a compressor keeps) are not in it, because
     they must be exact.
+
+    Args:
+        promised: outputs that are compared with it; None for all. Those of draft layers are left
+            out where they are not among them.
     """
-    layers, _ = _layers(batch, config, DTYPES[config.dtype])
+    layers, _ = attention_layers(batch, config, DTYPES[config.dtype])
     outputs = layers | _behind_attention(layers["attention"], batch, config)
     if config.recurrent_state:
         outputs |= _rounded_outputs(batch, config, DTYPES[config.dtype])
@@ -124,7 +135,15 @@ def yardstick(batch: Batch, config: EngineConfig) -> dict[str, torch.Tensor]:
         outputs[ADAPTED] = adapted_outputs(batch, DTYPES[config.dtype])
     if config.num_experts and batch.mode != "draft":
         outputs[EXPERTS] = expert_outputs(batch, config, DTYPES[config.dtype])
+    if _has_layers(batch, promised):
+        outputs |= layer_outputs(batch, config, DTYPES[config.dtype])[0]
     return {name: value for name, value in outputs.items() if value.dtype.is_floating_point}
+
+
+def _has_layers(batch: Batch, promised: Collection[str] | None) -> bool:
+    """Whether outputs of a draft model's layers are asked for, in a step that has some."""
+    asked = promised is None or LAYER_ATTENTION in promised
+    return asked and batch.mode == "draft_extend"
 
 
 _ROUNDED = {
@@ -149,18 +168,6 @@ def _rounded_outputs(
         for name, (longest, outputs) in _ROUNDED.items()
         if config.max_context_len <= longest and (promised is None or name in promised)
     }
-
-
-def _layers(
-    batch: Batch, config: EngineConfig, dtype: torch.dtype
-) -> tuple[dict[str, torch.Tensor], float]:
-    """(output of each attention layer, the largest |V| that entered any)."""
-    names, groups = attention_outputs(config), zip(batch.groups, group_configs(config), strict=True)
-    outputs, bound = {}, 0.0
-    for layer, (name, (seen, shape)) in enumerate(zip(names, groups, strict=True)):
-        outputs[name], entered = attention(seen, shape, model_for(shape, dtype, layer))
-        bound = max(bound, entered)
-    return outputs, bound
 
 
 def _behind_attention(

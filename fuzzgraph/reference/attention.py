@@ -10,7 +10,7 @@ from functools import lru_cache
 
 import torch
 
-from fuzzgraph.case import EngineConfig
+from fuzzgraph.case import EngineConfig, attention_outputs, group_configs
 from fuzzgraph.content import Content, content_for
 from fuzzgraph.reference.geometry import encoder_keys, queries_of
 from fuzzgraph.world import Batch
@@ -109,3 +109,20 @@ def attention(
         out = out + _softmax_average(q, model.encoder[0][index], values, absent)
         bound += float(values.abs().max())  # the two averages are added
     return out, bound
+
+
+def attention_layers(
+    batch: Batch, config: EngineConfig, dtype: torch.dtype, draft_layer: int = 0
+) -> tuple[dict[str, torch.Tensor], float]:
+    """(output of the attention of each KV cache group, the largest |V| that entered any).
+
+    Args:
+        draft_layer: whose attention it is, in a draft model with several.
+    """
+    names, groups = attention_outputs(config), zip(batch.groups, group_configs(config), strict=True)
+    first = draft_layer * len(names)
+    outputs, bound = {}, 0.0
+    for number, (name, (seen, shape)) in enumerate(zip(names, groups, strict=True), first):
+        outputs[name], entered = attention(seen, shape, model_for(shape, dtype, number))
+        bound = max(bound, entered)
+    return outputs, bound

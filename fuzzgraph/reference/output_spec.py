@@ -21,6 +21,12 @@ from fuzzgraph.recurrent_layers.channel_decay import CHANNEL_OUTPUT
 from fuzzgraph.recurrent_layers.decayed_attention import LINEAR_OUTPUT
 from fuzzgraph.recurrent_layers.gated_convolution import GATED_COLUMNS
 from fuzzgraph.reference.committed import COMMITS, context_shape
+from fuzzgraph.reference.draft_layers import (
+    CHAINED_HIDDEN,
+    LAYER_HIDDEN,
+    draft_layers,
+    of_layers,
+)
 from fuzzgraph.reference.draft_model import parents_of
 from fuzzgraph.reference.shard import padded_tokens, shard
 from fuzzgraph.row_mixing import coarseness
@@ -109,7 +115,23 @@ def output_spec(
         return OutputSpec(batch.raw_bs, compressor_shape(name, config), kinds)
     if name == "draft_context":
         return OutputSpec(batch.num_tokens, context_shape(config), dtypes)
+    if name in (*map(of_layers, attention_outputs(config)), *LAYER_HIDDEN, *CHAINED_HIDDEN):
+        return _of_draft_layers(name, seen, batch, config)
     return _of_draft_model(name, seen, batch, config)
+
+
+def _of_draft_layers(
+    name: str, seen: Observation, batch: Batch, config: EngineConfig
+) -> OutputSpec:
+    """By token, or by row that accepted one, and then by layer."""
+    dtypes, layers = (DTYPES[config.dtype],), draft_layers(config)
+    tokens = _token_rows(seen, batch, config) * layers
+    if name in (LAYER_HIDDEN[0], CHAINED_HIDDEN[0]):
+        return OutputSpec(tokens, (hidden_width(config),), dtypes)
+    if name in (LAYER_HIDDEN[1], CHAINED_HIDDEN[1]):  # engines widen them before they sample
+        rows = int((batch.new_lens > 0).sum()) * layers
+        return OutputSpec(rows, (LOGITS,), (torch.float32,))
+    return OutputSpec(tokens, (config.num_q_heads, config.v_head_dim), dtypes)
 
 
 def _of_draft_model(

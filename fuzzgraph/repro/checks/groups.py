@@ -15,8 +15,7 @@ def planes_in(
     recording: Recording, batch: Batch, regions: Sequence[Region]
 ) -> Iterator[tuple[int, int, torch.Tensor, Batch]]:
     """(group, plane's place in it, plane, the batch as the group's layers see it)."""
-    groups = zip(recording.opened.session.pools.groups, batch.groups, strict=True)
-    for number, (pools, seen) in enumerate(groups):
-        for index, plane in enumerate(pools.kv_planes):
-            if recording.memory.region_of(plane) in regions:
-                yield number, index, plane, seen
+    for number, group in enumerate(recording.opened.pool_writer.groups):
+        for index, plane in enumerate(group.planes):
+            if recording.memory.region_of(plane.tensor) in regions:
+                yield number, index, plane.tensor, group.seen(batch)

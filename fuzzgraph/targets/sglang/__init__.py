@@ -79,7 +79,12 @@ TARGETS = (
     _row("full-prefill", "runners.full_prefill", "FullPrefillTarget", releases="0.5.15 on"),
     _row("frozen-kv-mtp", "runners.eagle_draft", "DraftTarget", kind="frozen",
          releases="0.5.12 on"),
-    _row("multi-layer-draft-extend", "runners.eagle_draft", "DraftTarget", kind="multi_layer"),
+    _row("multi-layer-draft-extend", "backends.multi_layer", "LayersTarget", backend="fa3"),
+    *(
+        _row(f"{backend}-multi-layer", "backends.multi_layer", "LayersTarget",
+             backend=backend, releases="0.5.15 on")
+        for backend in ("triton", "trtllm-mha")
+    ),
     _row("aiter-window", "backends.aiter", "WindowTarget", mode="decode", releases="0.5.10 on"),
     _row("aiter-window-verify", "backends.aiter", "WindowTarget", mode="target_verify",
          releases="0.5.13 on"),

@@ -16,7 +16,8 @@ from typing import Any, Literal
 import torch
 
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.content import Content, content_for
+from fuzzgraph.content import Content
+from fuzzgraph.reference.draft_layers import layer_content
 from fuzzgraph.row_mixing import with_mixed
 from fuzzgraph.targets.offline.demands import (
     demand_computable,
@@ -29,7 +30,6 @@ from fuzzgraph.targets.offline.package import call_with_known
 from fuzzgraph.targets.offline.second_layer import (
     SecondLayer,
     joined_layers,
-    second_content,
     split_layers,
 )
 from fuzzgraph.targets.offline.stub import Stub
@@ -145,6 +145,9 @@ class AttentionModel:
     With latent attention the layer is `attn_mqa` of a DeepSeek model, whose queries have absorbed
     the projection of keys: `head_dim` columns, of which a latent row's first `v_head_dim`
     (kv_lora_rank) are its value and the others (qk_rope_head_dim) are rotary.
+
+    Args:
+        draft_layer: which one it is, in a draft model with several.
     """
 
     shared_experts_config = None
@@ -153,14 +156,20 @@ class AttentionModel:
     modules = tuple
     """TensorRT-LLM's backend walks the modules of a model: it finds none."""
 
-    def __init__(self, config: EngineConfig, device: torch.device, rope: Rope = "apart") -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        device: torch.device,
+        rope: Rope = "apart",
+        draft_layer: int = 0,
+    ) -> None:
         self._config = config
         self._rope = rope
 
         def on_device(weight: torch.Tensor) -> torch.Tensor:
             return torch.empty_like(weight, device=device).copy_(weight)
 
-        content = content_for(config)
+        content = layer_content(config, draft_layer)
         self.embed = on_device(content.weights["embed"])
         self.pos_embed = on_device(content.weights["pos_embed"])
         local = {"use_irope": True} if config.attention_chunk_size else {}
@@ -170,8 +179,9 @@ class AttentionModel:
         self._maps: WindowSlots | PageTables | None = None
         if config.swa_window:
             windowed = {"layer_id": WINDOW_LAYER, "sliding_window_size": config.swa_window}
-            attend = engine_layer(config, second_content(config), device, **windowed)
-            self._second = SecondLayer(config, attend, on_device)
+            second = layer_content(config, draft_layer, 1)
+            attend = engine_layer(config, second, device, **windowed)
+            self._second = SecondLayer(config, attend, on_device, second)
 
     @property
     def _attended_columns(self) -> int:

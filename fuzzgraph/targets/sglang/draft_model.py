@@ -102,7 +102,7 @@ class UnattendedModel(DraftHead):
 
 
 class DraftModel(DraftHead, AttentionModel):
-    """A draft model of one layer."""
+    """A draft model of one layer, or one layer of several."""
 
     lays_slots_out = True
     """Whether latent rows go to slots that lie one behind another in memory, for which the engine's
@@ -110,8 +110,14 @@ class DraftModel(DraftHead, AttentionModel):
     which that store reads the first entries of the whole (sglang per_step_draft_out_cache_loc and
     mla_buffer.py, loc_ptr + pid_loc; reports/findings/sglang-mla-draft-slots.md)."""
 
-    def __init__(self, config: EngineConfig, device: torch.device, rope: Rope = "apart") -> None:
-        super().__init__(config, device, rope)
+    def __init__(
+        self,
+        config: EngineConfig,
+        device: torch.device,
+        rope: Rope = "apart",
+        draft_layer: int = 0,
+    ) -> None:
+        super().__init__(config, device, rope, draft_layer)
         self.prepare(config, device)
         # Up to 0.5.11 a draft leaves its positions moved on, at each of three forwards for each
         # captured size. A model's table is longer than that; what lies there is no request's.

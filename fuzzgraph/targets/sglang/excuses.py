@@ -337,6 +337,48 @@ DRAFT_EXTEND_EXCUSES: tuple[Excuse, ...] = (
     Excuse("BatchPrefillWithPagedKVCache.causal", "fits", _TWO_PARTS, _ONE_PART),
 )
 
+LAYERS_EXCUSES: tuple[Excuse, ...] = (
+    *DRAFT_EXTEND_EXCUSES,
+    Excuse(
+        "*.forward_batch.input_ids",
+        "live",
+        "sglang multi_layer_eagle_draft_extend_cuda_graph_runner.py _capture_one_graph: one graph"
+        " holds all layers, and moves the tokens on before each but the first",
+        "taken down before the replay; tokens of the first layer are a field, those of others show"
+        " in what is judged",
+    ),
+    Excuse(
+        "*.spec_info.select_index",
+        "missing",
+        "sglang multi_layer_eagle_draft_extend_cuda_graph_runner.py prepare: none for a replay",
+        f"{_BUFFERS}, filled before the replay; what is taken by it is judged",
+    ),
+    Excuse(
+        "*.spec_info.select_index",
+        "padding",
+        "sglang multi_layer_eagle.py fill_draft_extend_prepare_buffers: padded rows keep theirs",
+        "what is gathered by them is discarded",
+    ),
+)
+
+_EARLIER = (
+    "sglang 0.5.9 to 0.5.14, multi_layer_eagle_utils.py assign_new_state: rows of a later layer"
+    " begin with tokens of the past, which a run without a graph leaves as they are"
+)
+_WRITTEN_AGAIN = (
+    "keys and values of these tokens stay the same bits, which is judged; so are outputs"
+)
+
+OWN_INPUTS_EXCUSES: tuple[Excuse, ...] = (
+    *LAYERS_EXCUSES,
+    *(
+        Excuse(name, "live", _EARLIER, _WRITTEN_AGAIN)
+        for name in ("flash_attn_with_kvcache.cu_seqlens_q", "store_cache.*")
+    ),
+    Excuse("flash_attn_with_kvcache", "meaning", _EARLIER, _WRITTEN_AGAIN),
+)
+"""Where each layer has inputs of its own."""
+
 _BOUND_SUM = (
     "sglang triton_backend.py init_forward_metadata: a list of seq_lens_sum entries, which for a"
     " drafted block is a bound (dflash_worker_v2.py and uno_worker_v2.py, draft_seq_lens_sum)"

@@ -8,7 +8,8 @@ own file says. On FlashAttention 3 the target is `sglang-eagle-draft-extend`.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from fuzzgraph.capabilities import Capabilities
@@ -43,8 +44,6 @@ _BACKENDS = {
     "trtllm-mha": trtllm_mha.TRTLLM_MHA,
     "trtllm-mla": trtllm_mla.TRTLLM_MLA,
 }
-
-
 _LATER = {"flashinfer": (0, 5, 19), "flashmla": (0, 5, 19), "nsa": (0, 5, 15)}
 _FROM = (0, 5, 13)
 """The first release whose only worker gives rows all their places (sglang eagle_worker_v2.py), and
@@ -55,10 +54,16 @@ class DraftExtendTarget(DraftTarget):
     """EAGLE's draft-extend runner on one backend of the release that this process holds."""
 
     excuses = DRAFT_EXTEND_EXCUSES
+    kind = DRAFT_EXTEND
+    backends: Mapping[str, AttentionBackend] = MappingProxyType(_BACKENDS)
+    later: Mapping[str, tuple[int, int, int]] = MappingProxyType(_LATER)
+    """Name of a backend -> the first release that prepares such graphs on it; others do from
+    `first` on."""
+    first = _FROM
 
     def __init__(self, name: str, backend: str) -> None:
-        super().__init__(name, DRAFT_EXTEND.name)
-        self.backend = _BACKENDS[backend]
+        super().__init__(name, self.kind.name)
+        self.backend = self.backends[backend]
         decodes = self.backend.target(name, "decode")
         self.any_page_size = decodes.any_page_size
         self.about = f"{self.backend.name}{self.backend.part}, EAGLE's draft_extend graphs"
@@ -96,7 +101,7 @@ class DraftExtendTarget(DraftTarget):
 
     def modules(self) -> tuple[str, ...]:
         layer = "sglang.srt.layers.radix_attention"
-        first = _LATER.get(self.backend.name, _FROM)
+        first = self.later.get(self.backend.name, self.first)
         lack = f"prepares no graphs of draft-extend on {self.backend.name}"
         demand_release(first, lack, self.name)
         return *super().modules(), self.backend.place()[0], layer

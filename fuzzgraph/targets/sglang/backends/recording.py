@@ -28,8 +28,13 @@ class Handed:
         """Begin to take down."""
         self.handed: dict[str, Any] = {}
         """Name -> what was handed over last: views of the runner's buffers, and numbers."""
+        self._is_of_run = True
         self.on_metadata: Callable[[], None] = lambda: None
         """Called when something is handed over: inputs are filled, nothing has run yet."""
+
+    def forget_handed(self) -> None:
+        """Before a run, in which nothing may be handed over: graphs may prepare for themselves."""
+        self._is_of_run = False
 
     def passed_on(self, name: str, *args: Any, **named: Any) -> None:
         """What a backend that computes does with it."""
@@ -68,10 +73,13 @@ class Handed:
     def _keep(self, given: Mapping[str, Any]) -> None:
         """As handed over: backends take the number of rows from these sizes."""
         self.on_metadata()
+        self._is_of_run = True
         self.handed = {name: given[name] for name in HANDED if given.get(name) is not None}
 
     def handed_tensors(self) -> dict[str, torch.Tensor]:
         """Copies; numbers as tensors of one."""
+        if not self._is_of_run:
+            return {}
         return {
             name: value.clone() if isinstance(value, torch.Tensor) else torch.tensor([value])
             for name, value in self.handed.items()

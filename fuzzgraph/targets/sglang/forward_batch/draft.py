@@ -84,7 +84,13 @@ def select_index(batch: Batch, width: int) -> torch.Tensor:
     return torch.tensor(last, dtype=torch.int64)
 
 
-def extend_batch(batch: Batch, runner: ModelRunner, width: int, *, packed: bool) -> Any:
+_BY_PLACE = {"input_ids", "out_cache_loc", "out_cache_loc_swa"}
+"""Of a batch whose rows have all their places: known of accepted tokens."""
+
+
+def extend_batch(
+    batch: Batch, runner: ModelRunner, width: int, *, packed: bool, least: int = 0
+) -> Any:
     """A batch whose accepted tokens the draft model catches up with.
 
     Args:
@@ -92,6 +98,7 @@ def extend_batch(batch: Batch, runner: ModelRunner, width: int, *, packed: bool)
         packed: whether it holds the accepted tokens only; otherwise rows have all their places
             and as many keys (sglang eagle_worker_common.py, prepare_for_draft_extend), and what
             was not accepted goes to the reserved slot.
+        least: accepted tokens that a row is said to have at least.
     """
     info = engine_module(_INFO)
     lens = batch.new_lens if packed else np.full(batch.raw_bs, width)
@@ -107,10 +114,12 @@ def extend_batch(batch: Batch, runner: ModelRunner, width: int, *, packed: bool)
         "capture_hidden_mode": info.CaptureHiddenMode.LAST,
     }
     if not packed:
-        for name in ("input_ids", "positions", "out_cache_loc"):
+        for name in _BY_PLACE & values.keys():
             values[name] = _spread(values[name], batch, width)
+        places = batch.cached_lens[:, None] + np.arange(width)
+        values["positions"] = engine_tensor(places.ravel(), runner.device)
     hidden = _hidden_states(values["input_ids"], values["positions"], runner)
-    values["spec_info"] = _extend_input(batch, hidden, width)
+    values["spec_info"] = _extend_input(batch, hidden, width, least)
     return _beside_ranks(given(info.ForwardBatch, values), batch, runner)
 
 
@@ -136,10 +145,11 @@ def _hidden_states(
     return content.hidden_states(tokens.cpu(), positions.cpu()).to(runner.device)
 
 
-def _extend_input(batch: Batch, hidden: torch.Tensor, width: int) -> Any:
+def _extend_input(batch: Batch, hidden: torch.Tensor, width: int, least: int) -> Any:
     eagle = engine_module(_EAGLE)
     kind = getattr(eagle, "EagleDraftExtendInput", None) or eagle.EagleDraftInput
-    accepted = torch.tensor(batch.new_lens, dtype=torch.int32, device=hidden.device)
+    counts = np.maximum(batch.new_lens, least)
+    accepted = torch.tensor(counts, dtype=torch.int32, device=hidden.device)
     spec = given(
         kind,
         {

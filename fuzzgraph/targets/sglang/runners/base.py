@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -75,6 +75,6 @@ class RunnerDriver:
         """
         raise NotImplementedError
 
-    def _capturing(self) -> tuple[Any, ...]:
+    def _capturing(self) -> Iterable[Any]:
         """The engine's runners that capture, in its order."""
         return (self._engine,)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from fuzzgraph.draft_head import LOGITS
 from fuzzgraph.targets.offline.demands import demand_rows
-from fuzzgraph.targets.sglang.forward_batch.draft import live_places, select_index
+from fuzzgraph.targets.sglang.forward_batch.draft import select_index
 from fuzzgraph.world import Batch
 
 CHAIN = ("draft_tokens", "first_tokens", "parent_list", "top_scores_index")
@@ -73,22 +72,3 @@ def sampled_from_nothing(hidden: torch.Tensor) -> dict[str, torch.Tensor]:
     would take the last of none."""
     logits = torch.zeros(0, LOGITS, device=hidden.device)
     return {"hidden_states": hidden[:0].clone(), "next_token_logits": logits}
-
-
-def layers_in(
-    hidden: torch.Tensor, tokens: Sequence[torch.Tensor], batch: Batch, width: int
-) -> dict[str, torch.Tensor]:
-    """Hidden states of accepted tokens, and the token that each layer predicts of each row.
-
-    Args:
-        hidden: [raw_bs * width, ...] of the first layer.
-        tokens: [raw_bs, 1] of each layer; nothing where the worker samples.
-        width: places of a row.
-    """
-    whole = demand_rows(hidden, batch.raw_bs * width, "hidden_states", _WORKER)
-    found = {"unattended_hidden": whole[torch.tensor(live_places(batch, width))]}
-    if tokens:
-        taken = torch.tensor(batch.new_lens > 0)
-        rows = [demand_rows(one, batch.raw_bs, "topk_index", _WORKER)[taken] for one in tokens]
-        found["chained_tokens"] = torch.cat(rows, 1)
-    return found

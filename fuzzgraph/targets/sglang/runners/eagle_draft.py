@@ -1,10 +1,10 @@
 """The graph runners of EAGLE's draft worker: EAGLEDraftCudaGraphRunner and its kin.
 
-`sglang-eagle-draft` grows drafts, `sglang-eagle-draft-extend` catches up with what was accepted, so
-does `sglang-multi-layer-draft-extend` with a layer for each step, and `sglang-frozen-kv-mtp` drafts
-on the target's KV. The release's own runner pads and fills its inputs. EAGLE's draft-extend and its
-drafts of one branch run one layer on FlashAttention 3; elsewhere the backend only records. Hidden
-states, logits and drafted tokens are the draft model's own, but for drafts of several branches.
+`sglang-eagle-draft` grows drafts, `sglang-eagle-draft-extend` catches up with what was accepted,
+and `sglang-frozen-kv-mtp` drafts on the target's KV. The release's own runner pads and fills its
+inputs. EAGLE's draft-extend and its drafts of one branch run one layer on FlashAttention 3;
+elsewhere the backend only records. Hidden states, logits and drafted tokens are the draft model's
+own, but for drafts of several branches.
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ from fuzzgraph.targets.sglang.decode_session import (
 from fuzzgraph.targets.sglang.draft_model import DraftModel, UnattendedModel
 from fuzzgraph.targets.sglang.excuses import DRAFT_EXCUSES
 from fuzzgraph.targets.sglang.forward_batch.data_ranks import forget_ranks
-from fuzzgraph.targets.sglang.forward_batch.decode import engine_tensor
 from fuzzgraph.targets.sglang.forward_batch.draft import (
     draft_batch,
     extend_batch,
@@ -60,11 +59,10 @@ from fuzzgraph.targets.sglang.runners.draft_outputs import (
     chain_in,
     drafted_in,
     drafted_names,
-    layers_in,
     sampled_from,
     sampled_from_nothing,
 )
-from fuzzgraph.targets.sglang.runners.eagle_multi_layer import MULTI_LAYER, MultiLayerRunnerDriver
+from fuzzgraph.targets.sglang.runners.eagle_multi_layer import MULTI_LAYER
 from fuzzgraph.targets.sglang.stubs.draft_worker import (
     draft_worker,
     packs_accepted_tokens,
@@ -79,10 +77,8 @@ from fuzzgraph.world import Batch
 # when the server starts, before the pool holds anything.
 _CAPTURED_ON = (1,)
 
-_ATTENDED = {DRAFT: "one branch", DRAFT_EXTEND: ""}
+_ATTENDED = {DRAFT: "one branch", DRAFT_EXTEND: "", MULTI_LAYER: ""}
 """Kind of runner whose model attends -> in which cases; '' for all."""
-_UNATTENDED = (FROZEN, MULTI_LAYER)
-"""Runners whose model has no layer."""
 
 _KERNELS = "attention kernels, by models"
 _NO_ATTENTION = ("the attention backend", "attention of the draft model")
@@ -163,6 +159,8 @@ class DraftSession(DecodeSession):
     attends_on = FA3
     """The backend of those that compute."""
     compared_at_capture = (COUNTED,)
+    least_accepted = 0
+    """Accepted tokens that a row of a draft-extend is said to have at least."""
 
     def __init__(self, config: EngineConfig, graphs: GraphEngine, kind: RunnerKind) -> None:
         if kind is DRAFT and config.swa_window and is_before(_WINDOWS):
@@ -183,7 +181,7 @@ class DraftSession(DecodeSession):
             kind_of_model = self.attends_on.draft_model
             self._model = kind_of_model(config, graphs.device, self.attends_on.rope)
         self._loops = self._model is not None and kind is DRAFT and runs_draft_loop()
-        self._bare = UnattendedModel(config, graphs.device) if kind in _UNATTENDED else None
+        self._bare = UnattendedModel(config, graphs.device) if kind is FROZEN else None
         backend = "triton" if self._model is None else self.attends_on.name
         super().__init__(
             config,
@@ -194,7 +192,7 @@ class DraftSession(DecodeSession):
             arguments=self._server_arguments(config),
         )
         self.inputs = [name for name in self.inputs if hasattr(self.runner.buffers, name)]
-        if self._model is not None and kind is DRAFT_EXTEND:
+        if self._model is not None and self._extends:
             self.pools = replace(self.pools, capture_slots=_CAPTURED_ON)
         self._filled: dict[str, torch.Tensor] = {}
         self.backend.on_metadata = self._copy_inputs
@@ -254,7 +252,7 @@ class DraftSession(DecodeSession):
     def _open_backend(self, runner: ModelRunner) -> Any:
         if self._model is None:
             return recording_backend(self._config.seq_len_fill_value)
-        if self._kind is DRAFT_EXTEND:
+        if self._extends:
             return open_backend(self.attends_on, runner, watched)
         # A draft of n steps has n - 1 backends, because the last token needs no forward. Here each
         # step attends, as in a server with one step more.
@@ -286,8 +284,6 @@ class DraftSession(DecodeSession):
         more: tuple[str, ...] = ()
         if self._kind is FROZEN:
             return "unattended_hidden", *drafted_names(_given())
-        if self._bare is not None:  # what its graphs sample, eager steps leave to the worker
-            return ("unattended_hidden",)
         if self._loops:
             more = ("hidden_states", *CHAIN)
         elif self._model is not None and self._kind is DRAFT_EXTEND:
@@ -298,7 +294,7 @@ class DraftSession(DecodeSession):
         if self._batch is None or self._batch.mode == "idle":
             return {}
         if self._bare is not None:
-            return self._unattended(self._batch)
+            return self._frozen_drafts(self._batch)
         if self._model is None:
             return {}
         attended, *hidden = self._computed() if self.ran_eagerly else self._captured[self._size]
@@ -323,17 +319,12 @@ class DraftSession(DecodeSession):
         stood_in_for = self._kind is DRAFT and not self._loops
         return (model.attended,) if stood_in_for else (model.attended, model.hidden)
 
-    def _unattended(self, batch: Batch) -> dict[str, torch.Tensor]:
-        """What a runner without attention computed, and what it handed out."""
+    def _frozen_drafts(self, batch: Batch) -> dict[str, torch.Tensor]:
+        """What a model without a layer computed, and what its runner handed out."""
         _, hidden = self._computed() if self.ran_eagerly else self._captured[self._size]
-        if self._kind is FROZEN:
-            live = batch.num_tokens * self._config.spec_steps
-            drafted = drafted_in(self._outputs, batch, _given())
-            return {"unattended_hidden": hidden[:live].clone(), **drafted}
-        tokens: list[torch.Tensor] = []
-        if not self.ran_eagerly:  # of an eager layer the worker samples
-            hidden, tokens = self._outputs
-        return layers_in(hidden, tokens, batch, self.runner.width)
+        live = batch.num_tokens * self._config.spec_steps
+        drafted = drafted_in(self._outputs, batch, _given())
+        return {"unattended_hidden": hidden[:live].clone(), **drafted}
 
     def _sampled(self, batch: Batch) -> dict[str, torch.Tensor]:
         """What a runner of draft-extend handed out to sample from."""
@@ -357,9 +348,7 @@ class DraftSession(DecodeSession):
             self._outputs = self.worker.draft_forward(given)
             return
         self._prepare_eagerly()
-        if self._bare is not None:
-            self._bare.forward(given.input_ids, given.positions, given)
-        elif self._model is None:
+        if self._model is None:
             return
         elif self._loops:
             self._outputs = self.worker.draft_forward(given)
@@ -373,24 +362,22 @@ class DraftSession(DecodeSession):
     def _open_runner(self, graphs: GraphEngine) -> DraftRunnerDriver:
         worker = draft_worker(self._model_runner, self.backend, self._config, kind=self._kind.name)
         self.worker = worker
-        runner = MultiLayerRunnerDriver if self._kind is MULTI_LAYER else DraftRunnerDriver
-        return runner(self._kind, worker, self._config, graphs, self.remember)
+        return DraftRunnerDriver(self._kind, worker, self._config, graphs, self.remember)
 
     def _translate(self, batch: Batch) -> Any:
         self._batch = batch
         runner = self._model_runner
         if not self._extends:
             return draft_batch(batch, runner, self._config, frozen=self._kind is FROZEN)
-        return extend_batch(batch, runner, self.runner.width, packed=self._packed)
+        return extend_batch(
+            batch, runner, self.runner.width, packed=self._packed, least=self.least_accepted
+        )
 
     def prepare_replay(self, batch: Batch) -> None:
         super().prepare_replay(batch)
         if self.ran_eagerly:
             return
-        if self._kind is MULTI_LAYER:
-            accepted = engine_tensor(batch.new_lens, self._model_runner.device).int()
-            self.runner.prepare(self._last_batch, accepted)
-        elif self._extends and _wants_select_index(self.runner):
+        if self._extends and _wants_select_index(self.runner):
             places = select_index(batch, self.runner.width).to(self._model_runner.device)
             self.runner.prepare(self._last_batch, places)
 

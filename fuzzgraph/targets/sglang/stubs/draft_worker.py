@@ -9,6 +9,8 @@ branch run the worker's own loop.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,9 +21,8 @@ from fuzzgraph.draft_head import LOGITS
 from fuzzgraph.targets.offline.patching import replaced_names
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.attention_model import demand_forward
-from fuzzgraph.targets.sglang.backends.recording import recording_backend
 from fuzzgraph.targets.sglang.draft_model import DraftHead, DraftModel, no_draft
-from fuzzgraph.targets.sglang.release import engine_module, has_module
+from fuzzgraph.targets.sglang.release import engine_module, has_module, is_before
 from fuzzgraph.targets.sglang.runners import decode_cuda_graph_runner
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 
@@ -123,9 +124,26 @@ def _forward_of(runner: ModelRunner, batch: Any) -> Any:
     return runner.model.forward(batch.input_ids, batch.positions, batch)
 
 
-def _backends(first: Any, config: EngineConfig, steps: int) -> list[Any]:
-    """Each step of multi-layer EAGLE has a backend; what the first one sees is judged."""
-    return [first, *(recording_backend(config.seq_len_fill_value) for _ in range(1, steps))]
+@dataclass(frozen=True, slots=True)
+class DraftLayer:
+    """One layer of a draft model with several, as a model by itself."""
+
+    runner: ModelRunner
+    model: DraftModel
+    backend: Any
+
+
+_WINDOW_SLOTS = "translate_loc_from_full_to_swa"
+_CHAINED = (0, 5, 10)
+"""The first release whose draft layers may take hidden states of each other."""
+
+
+def chains_hidden(config: EngineConfig) -> bool:
+    """Whether each draft layer is given the hidden states of the one before it.
+
+    Step-3.5's are and MiMo-V2's are not: here those in contexts of an odd length.
+    """
+    return config.max_context_len % 2 > 0 and not is_before(_CHAINED)
 
 
 def _hidden_states_pool(runner: ModelRunner, steps: int) -> torch.Tensor:
@@ -135,8 +153,32 @@ def _hidden_states_pool(runner: ModelRunner, steps: int) -> torch.Tensor:
     return torch.zeros(rows, steps - 1, width, dtype=runner.dtype, device=runner.device)
 
 
+def layers_worker(layers: Sequence[DraftLayer], config: EngineConfig) -> Any:
+    """A worker for the runner of several draft layers, which has a model runner for each."""
+    first = layers[0]
+    worker = draft_worker(first.runner, first.backend, config, kind="multi_layer")
+    shared = first.runner.graph_shared_output
+    for layer in layers:
+        layer.model.open()
+        layer.runner.model, layer.runner.attn_backend = layer.model, layer.backend
+        layer.runner.graph_shared_output = shared
+        layer.backend.token_to_kv_pool = layer.runner.token_to_kv_pool
+        layer.backend.req_to_token_pool = layer.runner.req_to_token_pool
+        # Up to 0.5.12 graphs ask a pool without a window for such slots too.
+        pool = layer.runner.token_to_kv_pool
+        if not hasattr(pool, _WINDOW_SLOTS):
+            setattr(pool, _WINDOW_SLOTS, lambda slots: slots)
+    worker.draft_runner_list = [layer.runner for layer in layers]
+    worker.draft_extend_attn_backend_list = [layer.backend for layer in layers]
+    worker.mtp_model_runner = lambda layer: layers[layer].runner
+    worker.chain_mtp_hidden_states = chains_hidden(config)
+    worker.req_to_hidden_states_pool = _hidden_states_pool(first.runner, len(layers))
+    return worker
+
+
 def draft_worker(runner: ModelRunner, backend: Any, config: EngineConfig, *, kind: str) -> Any:
-    """A worker for the runner of one kind: "draft", "draft_extend", "multi_layer" or "frozen"."""
+    """A worker for the runner of one kind: "draft", "draft_extend" or "frozen"; and what
+    `layers_worker` adds to."""
     if runner.model is None:
         runner.model = Stub(forward=_forward, shared_experts_config=None)
     else:
@@ -149,22 +191,14 @@ def draft_worker(runner: ModelRunner, backend: Any, config: EngineConfig, *, kin
     runner.draft_attn_backend = backend
     runner.graph_shared_output = decode_cuda_graph_runner.shared_output(config, runner.device)
     steps = runner.server_args.speculative_num_steps
-    backends = _backends(backend, config, steps)
-    for one in backends:
-        one.token_to_kv_pool = runner.token_to_kv_pool
-        one.req_to_token_pool = runner.req_to_token_pool
-    if kind == "multi_layer":  # up to 0.5.12 its graphs ask for the slots of a sliding window too
-        runner.token_to_kv_pool.translate_loc_from_full_to_swa = lambda slots: slots
+    backend.token_to_kv_pool = runner.token_to_kv_pool
+    backend.req_to_token_pool = runner.req_to_token_pool
     worker = Stub(
         draft_attn_backend=backend,
         draft_extend_attn_backend=backend,
-        draft_extend_attn_backend_list=backends,
         draft_extend_num_front_tokens=0,
         device=runner.device,
         gpu_id=runner.gpu_id,
-        chain_mtp_hidden_states=False,
-        mtp_model_runner=lambda step: runner,
-        req_to_hidden_states_pool=_hidden_states_pool(runner, steps),
         use_rejection_sampling=False,
         draft_forward=_stand_in_draft(runner, backend, config, eagle=kind == "draft"),
         draft_model_runner=runner,

@@ -70,6 +70,10 @@ class ModelRunner:
     def __setattr__(self, name: str, value: Any) -> None:
         self._attributes[name] = value
 
+    def beside(self, **attributes: Any) -> ModelRunner:
+        """Another one with the same attributes, but for these."""
+        return ModelRunner(**{**self._attributes, **attributes})
+
 
 def no_forward(*_: Any, **__: Any) -> Any:
     """A model's forward without outputs: no kernel runs, the metadata is the subject."""
@@ -318,6 +322,18 @@ def model_runner(
         tp_group=group,
     )
     runner.kv_index_translator = index_translator(runner, config, requests)
+    return runner
+
+
+def draft_layer_runner(first: ModelRunner, config: EngineConfig, device: torch.device) -> Any:
+    """The model runner of a further layer of a draft model: it shares the request pool and the map
+    of a window's slots, and has a KV pool of its own (sglang tp_worker.py
+    _init_multi_layer_eagle_model_runners, model_runner's init of memory pools)."""
+    kv = kv_pool(config, device, first.kv_cache_dtype)
+    if config.swa_window:
+        kv.register_mapping(first.token_to_kv_pool_allocator.full_to_swa_index_mapping)
+    runner = first.beside(token_to_kv_pool=kv)
+    runner.kv_index_translator = index_translator(runner, config, runner.req_to_token_pool)
     return runner
 
 
