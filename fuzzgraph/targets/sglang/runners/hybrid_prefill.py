@@ -242,6 +242,7 @@ class DeltaNetPrefillTarget(RecurrentTarget, PrefillTarget):
     dtypes: tuple[str, ...] = ("float16",)  # chunks of the delta rule take no float32
     state_chunk = STATE_CHUNK
     """Tokens of a chunk of its kernels."""
+    stood_in = STOOD_IN
     data_ranks = True
     """Whether it is driven beside data-parallel ranks, where its graphs are."""
 
@@ -249,7 +250,7 @@ class DeltaNetPrefillTarget(RecurrentTarget, PrefillTarget):
         super().__init__(name, kind)
         (graphs,) = self.capabilities.prefill_runners
         self.about = f"{graphs} prefill graphs, {self.layer} beside Triton attention"
-        self.also_stood_in_for = (*self.also_stood_in_for, STOOD_IN)
+        self.also_stood_in_for = (*self.also_stood_in_for, self.stood_in)
         self.capabilities = self.capabilities.replace(
             dtypes=self.dtypes,
             max_context_len=self.positions,
@@ -306,6 +307,7 @@ class Mamba2PrefillTarget(DeltaNetPrefillTarget):
     recurrent_modules: tuple[str, ...] = (NEMOTRON_DESCRIPTION, MIXER, NEMOTRON)
     dtypes = _ANY_DTYPE
     state_chunk = MAMBA_CHUNK
+    stood_in = "norms around the recurrent layer"
     data_ranks = False  # the mixer takes its width from a flag of the engine's groups
 
     def modules(self) -> tuple[str, ...]:
@@ -320,7 +322,7 @@ class Mamba2PrefillTarget(DeltaNetPrefillTarget):
 class FalconPrefillTarget(Mamba2PrefillTarget):
     """The same with Mamba2 as Falcon-H1 has it, whose graphs hold the mixer as it was captured."""
 
-    layer = "Mamba2 of Falcon-H1"
+    layer = "Falcon-H1"
     session = FalconPrefillSession
     recurrent_modules = (FALCON, MIXER)
     state_chunk = FALCON_CHUNK
