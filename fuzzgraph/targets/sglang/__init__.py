@@ -119,7 +119,7 @@ TARGETS = (
          releases="0.5.23 on"),
     _row("lightning-prefill", "runners.hybrid_prefill", "LightningPrefillTarget",
          releases="0.5.18 on"),
-    _row("lightning-piecewise-prefill", "runners.hybrid_prefill", "LightningPrefillTarget",
+    _row("lightning-piecewise", "runners.hybrid_prefill", "LightningPrefillTarget",
          kind="tc_piecewise", releases="0.5.18 to 0.5.21"),
     _row("lora", "backends.lora", "LoraTarget", kernels="triton"),
     _row("lora-chunked", "backends.lora", "LoraTarget", kernels="csgmv"),

@@ -90,7 +90,8 @@ def test_a_prompt_in_parts_goes_on_from_its_state(
     ],
 )  # fmt: skip
 def test_pieces_end_at_linear_attention(workers: Workers, layer: str, version: str) -> None:
-    assert found(workers, version, f"sglang-{layer}-piecewise-prefill", "piecewise") == set()
+    suffix = "" if layer == "lightning" else "-prefill"
+    assert found(workers, version, f"sglang-{layer}-piecewise{suffix}", "piecewise") == set()
 
 
 @pytest.mark.sglang
@@ -196,7 +197,7 @@ def test_a_planted_bug_of_chunks_is_found(
         ("sglang-kda-piecewise-prefill", "0.5.21", "piecewise"),
         (MAMBA, NEWEST, "breakable"),
         (LIGHTNING, "0.5.18", "breakable"), (LIGHTNING, NEWEST, "breakable"),
-        ("sglang-lightning-piecewise-prefill", "0.5.21", "piecewise"),
+        ("sglang-lightning-piecewise", "0.5.21", "piecewise"),
     ],
 )  # fmt: skip
 def test_a_prompt_leaves_a_state_for_the_prefix_cache_behind_its_last_whole_chunk(
