@@ -331,7 +331,7 @@ class FalconPrefillTarget(Mamba2PrefillTarget):
 class LightningPrefillTarget(DeltaNetPrefillTarget):
     """Prefill graphs with lightning attention on the sglang release that this process holds."""
 
-    layer = "lightning attention"
+    layer = "lightning layers"
     session = LightningPrefillSession
     recurrent_modules = (BAILING, LIGHTNING_BACKEND)
     dtypes = _ANY_DTYPE
