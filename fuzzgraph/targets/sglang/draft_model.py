@@ -104,12 +104,6 @@ class UnattendedModel(DraftHead):
 class DraftModel(DraftHead, AttentionModel):
     """A draft model of one layer, or one layer of several."""
 
-    lays_slots_out = True
-    """Whether latent rows go to slots that lie one behind another in memory, for which the engine's
-    store takes them. The engine's drafts of one branch hand over a column of all steps' slots, of
-    which that store reads the first entries of the whole (sglang per_step_draft_out_cache_loc and
-    mla_buffer.py, loc_ptr + pid_loc; reports/findings/sglang-mla-draft-slots.md)."""
-
     def __init__(
         self,
         config: EngineConfig,
@@ -123,14 +117,6 @@ class DraftModel(DraftHead, AttentionModel):
         # captured size. A model's table is longer than that; what lies there is no request's.
         moved = 3 * config.spec_steps * len(config.capture_bs)
         self.pos_embed = torch.nn.functional.pad(self.pos_embed, (0, 0, 0, moved), value=_FAR)
-
-    def attend(
-        self, input_ids: torch.Tensor, positions: torch.Tensor, forward_batch: Any
-    ) -> torch.Tensor:
-        """Attention as the layer's backend computes it."""
-        if self.lays_slots_out and self._config.attention == "mla":
-            forward_batch.out_cache_loc = forward_batch.out_cache_loc.contiguous()
-        return AttentionModel.attend(self, input_ids, positions, forward_batch)
 
     def attend_drafts(self, tokens: torch.Tensor, forward_batch: Any, backends: list[Any]) -> None:
         """All steps of a draft of one branch, each on its own backend; outputs by row, then step.

@@ -45,8 +45,14 @@ def indexer_module() -> Any:
 class SelectingModel(AttentionModel):
     """A layer whose queries see the keys that the engine's indexer selects."""
 
-    def __init__(self, config: EngineConfig, device: torch.device, rope: Rope = "apart") -> None:
-        super().__init__(config, device, rope)
+    def __init__(
+        self,
+        config: EngineConfig,
+        device: torch.device,
+        rope: Rope = "apart",
+        draft_layer: int = 0,
+    ) -> None:
+        super().__init__(config, device, rope, draft_layer)
         content = content_for(config)
         self._topk = config.index_topk or config.max_context_len
         self._page = config.page_size

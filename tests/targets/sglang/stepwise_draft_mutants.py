@@ -10,21 +10,23 @@ from fuzzgraph.targets.sglang.backends.stepwise_draft import StepwiseDraftTarget
 
 __all__ = [
     "flashmla_pages_of_other_rows",
+    "nsa_mended",
     "nsa_plan_of_the_capture",
     "nsa_second_step_forgotten",
-    "nsa_slots_as_given",
     "nsa_tokens_of_other_rows",
+    "trtllm_mla_mended",
     "trtllm_mla_one_key_less",
-    "trtllm_mla_slots_as_given",
 ]
 
 
 def _target(backend: str, change: Callable[[Any], None]) -> StepwiseDraftTarget:
+    """A target with changed sessions; reports/findings/sglang-mla-draft-slots.md is mended."""
     target = StepwiseDraftTarget(f"sglang-{backend}-draft", backend)
     open_session = target.open_session
 
     def opened(config: EngineConfig, graphs: Any) -> Any:
         session = open_session(config, graphs)
+        _lay_slots_out(session)
         change(session)
         return session
 
@@ -32,18 +34,25 @@ def _target(backend: str, change: Callable[[Any], None]) -> StepwiseDraftTarget:
     return target
 
 
-def _slots_as_given(session: Any) -> None:
-    session._model.lays_slots_out = False
+def _lay_slots_out(session: Any) -> None:
+    """Slots of a step one behind another, for which the store of latent rows takes them."""
+    model, attend = session._model, session._model.attend
+
+    def attended(input_ids: Any, positions: Any, forward_batch: Any) -> Any:
+        forward_batch.out_cache_loc = forward_batch.out_cache_loc.contiguous()
+        return attend(input_ids, positions, forward_batch)
+
+    model.attend = attended
 
 
-def nsa_slots_as_given() -> StepwiseDraftTarget:
-    """No planted bug: the engine's own steps and its own store of latent rows."""
-    return _target("nsa", _slots_as_given)
+def nsa_mended() -> StepwiseDraftTarget:
+    """No planted bug, and the engine's own bug with the slots of a step mended."""
+    return _target("nsa", lambda session: None)
 
 
-def trtllm_mla_slots_as_given() -> StepwiseDraftTarget:
+def trtllm_mla_mended() -> StepwiseDraftTarget:
     """The same on TensorRT-LLM."""
-    return _target("trtllm-mla", _slots_as_given)
+    return _target("trtllm-mla", lambda session: None)
 
 
 def nsa_plan_of_the_capture() -> StepwiseDraftTarget:

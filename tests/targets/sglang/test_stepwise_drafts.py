@@ -42,8 +42,20 @@ class TestReleased:
 
     @pytest.mark.parametrize("backend", _BACKENDS)
     @pytest.mark.parametrize("version", ["0.5.13", "0.5.23"])
-    def test_each_step_sees_the_past(self, workers: Workers, version: str, backend: str) -> None:
-        assert seen(workers, version, drafts(), f"sglang-{backend}-draft") == set()
+    def test_each_step_of_one_row_sees_the_past(
+        self, workers: Workers, version: str, backend: str
+    ) -> None:
+        alone = drafts((20,), (100,), (9,), capture_bs=(1,))
+        assert seen(workers, version, alone, f"sglang-{backend}-draft") == set()
+
+    @pytest.mark.parametrize(
+        "target", ["sglang-flashmla-draft", f"{_MUTANTS}nsa_mended", f"{_MUTANTS}trtllm_mla_mended"]
+    )
+    @pytest.mark.parametrize("version", ["0.5.13", "0.5.23"])
+    def test_each_step_of_several_rows_sees_the_past(
+        self, workers: Workers, version: str, target: str
+    ) -> None:
+        assert seen(workers, version, drafts(), target) == set()
 
     @pytest.mark.parametrize(
         ("bug", "buffer"),
@@ -61,12 +73,12 @@ class TestReleased:
         )
         assert buffer in {each for _, each in found}
 
-    @pytest.mark.parametrize("backend", ["nsa", "trtllm_mla"])
+    @pytest.mark.parametrize("backend", ["nsa", "trtllm-mla"])
     def test_the_store_of_latent_rows_takes_slots_of_a_step_for_a_list(
         self, workers: Workers, backend: str
     ) -> None:
         """Open in 0.5.23; see reports/findings/sglang-mla-draft-slots.md."""
-        found = seen(workers, "0.5.23", drafts(), f"{_MUTANTS}{backend}_slots_as_given")
+        found = seen(workers, "0.5.23", drafts(), f"sglang-{backend}-draft")
         assert ("noninterference", "buffers.out_cache_loc") in found
 
     @pytest.mark.parametrize("version", ["0.5.13", "0.5.23"])
@@ -74,18 +86,19 @@ class TestReleased:
         self, workers: Workers, version: str
     ) -> None:
         """Open in 0.5.23; see reports/findings/sglang-dsa-draft-plans.md."""
-        found = seen(workers, version, far(spec_steps=3, draft_tokens=4), "sglang-nsa-draft")
+        case = far(spec_steps=3, draft_tokens=4)
+        found = seen(workers, version, case, f"{_MUTANTS}nsa_mended")
         assert ("handover", "get_paged_mqa_logits_metadata") in found
 
     def test_three_steps_keep_the_plan_of_their_capture(self, workers: Workers) -> None:
         """The same of what keys are selected by."""
         case = drafts(spec_steps=3, draft_tokens=4, index_topk=3)
-        assert ("contract", "metadata") in seen(workers, "0.5.23", case, "sglang-nsa-draft")
+        assert ("contract", "metadata") in seen(workers, "0.5.23", case, f"{_MUTANTS}nsa_mended")
 
     def test_two_steps_keep_the_schedule_up_to_0_5_11(self, workers: Workers) -> None:
-        found = seen(workers, "0.5.11", far(), "sglang-nsa-draft")
+        found = seen(workers, "0.5.11", far(), f"{_MUTANTS}nsa_mended")
         assert ("handover", "get_paged_mqa_logits_metadata") in found
-        assert seen(workers, "0.5.12", far(), "sglang-nsa-draft") == set()
+        assert seen(workers, "0.5.12", far(), f"{_MUTANTS}nsa_mended") == set()
 
 
 @pytest.mark.parametrize("backend", _BACKENDS)

@@ -1,8 +1,7 @@
 """EAGLE's drafts on a backend for each step, which prepares metadata as for a decode of its own.
 
 Targets such as `sglang-nsa-draft`. Lengths do not grow with the steps: no step of a draft sees
-itself, nor the drafts before it (`draft_reach`). Latent rows are written by slots that lie one
-behind another, which the engine's own steps do not hand over (see `DraftModel.lays_slots_out`).
+itself, nor the drafts before it (`draft_reach`).
 """
 
 from __future__ import annotations
@@ -46,9 +45,6 @@ class StepwiseBackend:
         return next(name for (place, _), name in names if place == module)
 
 
-_SLOTS = "slots of a step, one behind another"
-
-
 def _of_graph(backend: Any, size: int | None) -> Any:
     """Up to 0.5.14 what is copied to three steps at once is no step's current metadata."""
     return backend.forward_metadata if size is None else backend.decode_cuda_graph_metadata[size]
@@ -75,7 +71,7 @@ class StepwiseDraftTarget(MultiStepDraftTarget):
         decodes = single.target(name, "decode")
         self.any_page_size = decodes.any_page_size
         self.about = f"{single.name} on each EAGLE draft step"
-        self.also_stood_in_for = (*single.stood_in_for, "what samples drafts", _SLOTS)
+        self.also_stood_in_for = (*single.stood_in_for, "what samples drafts")
         own = self.capabilities
         self.capabilities = decodes.capabilities.replace(
             modes=own.modes,
