@@ -133,6 +133,8 @@ def _coherent(fields: Fields, can: Capabilities, pins: Pins = ()) -> EngineConfi
     _prefill_slots(fields, can)
     _images(fields, can, pins)
     _two_batches(fields, can)
+    if "backend_beside" not in dict(pins):
+        _backend_beside(fields, can)
     if not can.capture_beyond_pool:
         pool = fields["req_pool_size"]
         within = tuple(size for size in fields["capture_bs"] if size <= pool)
@@ -330,6 +332,23 @@ def _two_batches(fields: Fields, can: Capabilities) -> None:
         most = -(-fields["req_pool_size"] // share) * share
         even = {-(-size // share) * share for size in fields["capture_bs"]}
         fields["capture_bs"] = tuple(sorted({min(size, most) for size in even}))
+
+
+def _backend_beside(fields: Fields, can: Capabilities) -> None:
+    """Another backend for the other modes in a quarter of the decodes and verifies of a target that
+    has some; half of these verifies run on the backend of prefills."""
+    others = [name for name in can.backends_beside if name != "none"]
+    if not others or fields["modes"] not in (("decode",), ("target_verify",)):
+        for name in ("backend_beside", "verifies_as_prefill"):
+            fields[name] = DIMENSIONS[name].default
+        return
+    # By sizes that every case draws, so that each comes as often; the simplest config has none.
+    drawn, rest = divmod(fields["max_context_len"] + fields["req_pool_size"], 4)
+    largest, heads = fields["capture_bs"][-1], fields["num_q_heads"]
+    if fields["backend_beside"] == "none" and (rest + largest) % 4 == 1:
+        fields["backend_beside"] = others[(drawn + largest + heads) % len(others)]
+        verifies = fields["modes"] == ("target_verify",)
+        fields["verifies_as_prefill"] = verifies and (drawn // 2 + largest + heads) % 2 == 0
 
 
 def _prefill_slots(fields: Fields, can: Capabilities) -> None:

@@ -40,6 +40,7 @@ def validate_config(config: EngineConfig) -> None:
     _check_drafted_prompts(config)
     _check_later_stage(config)
     _check_two_batches(config)
+    _check_backends(config)
     _check_drafted_blocks(config)
     _check_draft_window(config)
     _check_experts(config)
@@ -169,6 +170,27 @@ def _check_two_batches(config: EngineConfig) -> None:
             True,
             "needs several data-parallel ranks and layers that attend alone; got "
             + ", ".join(f"{name}={getattr(config, name)}" for name in ("dp_size", *others)),
+            "Change them, or drop it.",
+        )
+
+
+def _check_backends(config: EngineConfig) -> None:
+    """Decodes and verifies run on one of two backends; which one verifies, a server chooses."""
+    one_mode = config.modes in (("decode",), ("target_verify",))
+    if config.backend_beside != "none" and not one_mode:
+        refuse(
+            "config.backend_beside",
+            config.backend_beside,
+            f"needs modes=['decode'] or ['target_verify']; got {list(config.modes)}",
+            "Change them, or use 'none'.",
+        )
+    apart = config.backend_beside != "none" and config.modes == ("target_verify",)
+    if config.verifies_as_prefill and not apart:
+        refuse(
+            "config.verifies_as_prefill",
+            True,
+            "needs modes=['target_verify'] and a backend for decodes; got "
+            f"{list(config.modes)} and backend_beside={config.backend_beside!r}",
             "Change them, or drop it.",
         )
 

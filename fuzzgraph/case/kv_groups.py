@@ -24,7 +24,8 @@ _FIRST_ALONE = (
     "max_loras", "num_experts", "experts_per_token", "expert_scoring",
     "expert_activation", "ep_size", "ep_rank",
     "virtual_pages", "later_stage", "two_batch_overlap", "drafted_blocks", "drafted_window",
-    "draft_window_size", "draft_sink_size", "draft_reach", "draft_adapter",
+    "backend_beside", "verifies_as_prefill", "draft_window_size", "draft_sink_size",
+    "draft_reach", "draft_adapter",
 )  # fmt: skip
 
 

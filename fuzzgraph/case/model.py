@@ -365,6 +365,18 @@ class EngineConfig(Record, frozen=True, kw_only=True):
     )] = False
     """Whether the model computes each half of a batch by itself, on metadata of its own: one half
     computes while experts of other ranks work for the other."""
+    backend_beside: Annotated[Literal["none", "fa3", "flashinfer", "triton"], Dimension(
+        needs=OneOf("backends_beside"), resets_with="backends", label="{} beside",
+        only_in=("decode", "target_verify"), group="features"
+    )] = "none"
+    """The attention backend that has the modes which the one under test has not, where a server has
+    one for prefills and another one for decodes. `none`: one backend has all modes."""
+    verifies_as_prefill: Annotated[bool, Dimension(
+        resets_with="backends", label="verify on the backend of prefills",
+        only_in=("target_verify",), group="features"
+    )] = False
+    """Whether the backend under test, which verifies, is that of prefills, and `backend_beside` is
+    that of decodes."""
     prefill_slots: Annotated[int, Dimension(
         bounds=(1, 4096), needs=Most("max_prefill_slots", 1, 8, one_is_none=True),
         label="prefill slots {}", only_in=("prefill",), group="features"

@@ -44,6 +44,8 @@ FOLLOWING = {"kv_pool_pages", "num_kv_heads", "v_head_dim", "spec_steps", "draft
     "later_stage",
     "ngram_drafts",
     "two_batch_overlap",
+    "backend_beside",
+    "verifies_as_prefill",
     "swa_page_size",
 }
 """Fields that another field's feature sets with its own."""

@@ -31,6 +31,7 @@ _EVERYTHING = WIDEST.replace(
     few_states=False,
     drafted_prompts=False,
     drafted_blocks=("none",),
+    backends_beside=("none",),
     drafted_windows=False,
     draft_windows=False,
     draft_reaches=("drafts",),

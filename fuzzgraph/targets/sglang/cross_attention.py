@@ -39,6 +39,7 @@ def cross_attention(backend: AttentionBackend) -> AttentionBackend:
         model=CrossAttentionModel,
         windows=False,
         unified=False,
+        beside=(),
         refuses=refuses,
         more=(*backend.more, *own),
     )

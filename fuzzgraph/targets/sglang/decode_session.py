@@ -17,6 +17,7 @@ from fuzzgraph.case import EngineConfig, Mode, attention_outputs
 from fuzzgraph.observation import BatchPart, Observation
 from fuzzgraph.ports import GraphEngine, GroupPools, Pools
 from fuzzgraph.row_mixing import mixed_outputs
+from fuzzgraph.targets.sglang import split_backends
 from fuzzgraph.targets.sglang.attention_model import (
     AttentionModel,
     PrefillModel,
@@ -160,7 +161,10 @@ class DecodeSession(RunnerSession):
                 arguments=arguments,
             )
             self._model_runner.model = model
-            self.backend = open_backends(config, partial(self._open_backend, self._model_runner))
+            opened = partial(self._open_backend, self._model_runner)
+            self.backend = open_backends(
+                config, partial(split_backends.open_split, config, self._model_runner, opened)
+            )
             if self._attention is not None:
                 kv = self._model_runner.token_to_kv_pool
                 self._attention.use(kv, self._model_runner.token_to_kv_pool_allocator)
@@ -217,6 +221,11 @@ class DecodeSession(RunnerSession):
     def _shown_use(self, lens: torch.Tensor) -> dict[str, torch.Tensor]:
         """`_used`, by the same rule."""
         return {} if self._config.two_batch_overlap else self._used(lens)
+
+    @property
+    def _own_backend(self) -> Any:
+        """The backend under test, where it shares the modes with another one."""
+        return split_backends.own_backend(self._config, self.backend)
 
     # The session
 

@@ -162,6 +162,7 @@ AITER = AttentionBackend(
     adapt=_adapt,
     kernels=tuple((_MODULE, name, model) for name, model in _KERNELS.items()),
     refuses=_refuses,
+    beside=("triton",),
     globals=("_use_mla_ps_kernel", "fast_mode", "intra_batch_mode"),
     rope="joined",
     more=(

@@ -42,6 +42,7 @@ from fuzzgraph.targets.sglang.fields import (
     window_fields,
 )
 from fuzzgraph.targets.sglang.release import engine_module, has_module, release
+from fuzzgraph.targets.sglang.split_backends import decodes_on, refused_beside
 from fuzzgraph.targets.sglang.stubs.flashinfer import install_flashinfer
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner, no_forward
 from fuzzgraph.targets.sglang.stubs.platform import cuda_server, in_environment
@@ -84,6 +85,10 @@ ATTENTION = "sglang.srt.layers.attention"
 def current(backend: Any, size: int | None) -> Any:
     """Every preparation leaves its metadata in the same place."""
     return backend.forward_metadata
+
+
+def _itself(backend: type) -> type:
+    return backend
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +163,8 @@ class AttentionBackend:
     """Config -> server arguments that follow from it."""
     environment: Callable[[EngineConfig], dict[str, str]] = lambda config: {}
     """Config -> what the engine finds in its environment while it runs."""
+    beside: tuple[str, ...] = ()
+    """Backends that servers have for prefills where this one decodes, or the other way round."""
     on_rocm: bool = False
     """Whether servers with ROCm have it, which have packages that none with CUDA has."""
 
@@ -180,6 +187,24 @@ class AttentionBackend:
         server = cuda_on_cpu() if self.on_rocm else cuda_server()
         found = self.environment(config)
         return in_environment(found, server) if found else server
+
+    def opened(
+        self, runner: ModelRunner, made: Callable[[type], type] = _itself, **arguments: Any
+    ) -> Any:
+        """`open_backend`, on the scratch memory that the session has already."""
+        place, backend = self.place()
+        module = engine_module(place)
+        install_flashinfer()
+        if runner.device == "cpu":
+            for holder, name, stub in (*self.stubs, *self.kernels):
+                # Packages of compiled kernels are none of the release's own.
+                if has_module(holder) or not holder.startswith("sglang."):
+                    put_model(engine_module(holder), name, stub)
+            for name in self.asserts_gpu:
+                if hasattr(module, name):
+                    setattr(module, name, tensors_claim_cuda(getattr(module, name)))
+        self.adapt(runner)
+        return made(getattr(module, backend))(runner, **arguments)
 
     def missing(self, mode: Mode) -> str:
         """The kernel without a model that keeps its outputs from being judged; "" if none does."""
@@ -247,6 +272,7 @@ class BackendTarget(SglangTarget):
         has["virtual_pages"] = backend.windows and backend.unified
         has["attention_chunks"] = backend.chunks
         has["two_batch_overlap"] = not (missing or backend.chunks or has.get("encoder_only"))
+        has["backends_beside"] = ("none", *backend.beside)
         has["later_stages"] = mode == "decode" and not (missing or has.get("encoder_only"))
         self.capabilities = Capabilities(**has)
 
@@ -261,6 +287,7 @@ class BackendTarget(SglangTarget):
             refused_draft_tokens(config)
             or refused_capture_sizes(config)
             or refused_virtual_pages(config, self.capabilities)
+            or refused_beside(config)
             or self.backend.refuses(config)
         )
 
@@ -325,10 +352,6 @@ def _chunk_fields() -> tuple[Field, ...]:
     )
 
 
-def _itself(backend: type) -> type:
-    return backend
-
-
 def open_backend(
     kind: AttentionBackend,
     runner: ModelRunner,
@@ -341,20 +364,8 @@ def open_backend(
         made: its class -> the class to open.
         arguments: of its constructor, beside the runner.
     """
-    place, backend = kind.place()
-    module = engine_module(place)
-    forget_workspaces(module)
-    install_flashinfer()
-    if runner.device == "cpu":
-        for holder, name, stub in (*kind.stubs, *kind.kernels):
-            # Packages of compiled kernels are none of the release's own.
-            if has_module(holder) or not holder.startswith("sglang."):
-                put_model(engine_module(holder), name, stub)
-        for name in kind.asserts_gpu:
-            if hasattr(module, name):
-                setattr(module, name, tensors_claim_cuda(getattr(module, name)))
-    kind.adapt(runner)
-    return made(getattr(module, backend))(runner, **arguments)
+    forget_workspaces(engine_module(kind.place()[0]))
+    return kind.opened(runner, made, **arguments)
 
 
 class BackendSession(DecodeSession):
@@ -366,7 +377,7 @@ class BackendSession(DecodeSession):
         self.inputs = input_names(config)
         declared = metadata_fields(config, kind)
         shown = (declared[name] for name in kind.fields if name in declared)
-        self.fields = (*input_fields(config, kind.fill(config)), *shown)
+        self.fields = (*input_fields(config, decodes_on(config, kind).fill(config)), *shown)
         model: Any = Stub(forward=no_forward, shared_experts_config=None, modules=tuple)
         if not kind.missing(config.modes[0]):
             model = kind.model(config, graphs.device, kind.rope)
@@ -399,7 +410,7 @@ class BackendSession(DecodeSession):
         self._read[key] = self._shown_metadata(key)
 
     def _metadata_tensors(self, size: int | None) -> dict[str, torch.Tensor]:
-        found = self._kind.read(self._kind.held(self.backend, size))
+        found = self._kind.read(self._kind.held(self._own_backend, size))
         if not _in_two_parts(self._config, self._kind):
             return found
         return {name: tensor for name, tensor in found.items() if name not in _TABLES}
@@ -409,7 +420,7 @@ class BackendSession(DecodeSession):
         size = self._size
         held = self._metadata_tensors(None) if size is None else self._read[size]
         used = {name: tensor.clone() for name, tensor in held.items()}
-        used |= self._kind.planned(self._kind.held(self.backend, size))
+        used |= self._kind.planned(self._kind.held(self._own_backend, size))
         lens = lens + (self._config.draft_tokens if self._verifies else 0)
         return as_read(used, lens, self._config.page_size)
 

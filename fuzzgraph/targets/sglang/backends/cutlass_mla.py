@@ -29,6 +29,7 @@ _CUTLASS_MLA = AttentionBackend(
         (_MODULE, "cutlass_mla_decode", cutlass_mla.cutlass_mla_decode),
         (_MODULE, "cutlass_mla_get_workspace_size", cutlass_mla.cutlass_mla_get_workspace_size),
     ),
+    beside=("flashinfer", "triton"),
 )
 
 target = _CUTLASS_MLA.target

@@ -80,6 +80,7 @@ class DraftExtendTarget(DraftTarget):
             max_dp_size=own.max_dp_size,
             idle_alone=own.idle_alone,
             two_batch_overlap=False,
+            backends_beside=("none",),
             # Without a graph FlashInfer attends to the new tokens as they are, not as FP8 has them.
             kv_dtypes=own.kv_dtypes,
             # Drafts would live in the pages of the model that they are checked by.

@@ -93,6 +93,7 @@ FA3 = AttentionBackend(
     stood_in_for=("attention kernels, their planner, and the merge of two parts, by models",),
     kernels=_KERNELS,
     more=FP8_KV,
+    beside=("flashinfer", "triton"),
     # The compiled kernel rounds weights to FP8 too, further than outputs are held to.
     on_device=(("kv_dtypes", ("auto",)),),
 )
@@ -129,6 +130,7 @@ FA3_CHUNKED = replace(
     max_topk=1,
     windows=False,
     chunks=True,
+    beside=(),
     adapt=_name_the_device,
 )
 """Llama 4's layers, on the pool of all layers (`--disable-hybrid-swa-memory`)."""

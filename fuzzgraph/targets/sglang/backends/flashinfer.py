@@ -139,6 +139,7 @@ FLASHINFER = AttentionBackend(
     masks_branches=True,
     stood_in_for=("FlashInfer's wrappers, by models",),
     planned=_WINDOWED.planned,
+    beside=("fa3", "triton"),
 )
 
 FLASHINFER_CROSS = replace(

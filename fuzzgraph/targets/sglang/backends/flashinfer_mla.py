@@ -24,6 +24,7 @@ FLASHINFER_MLA = AttentionBackend(
     read=lambda wrappers: {"kv_indices": buffers_of(wrappers[-1])["kv_indices"]},
     planned=planned_offsets,
     kernels=tuple((_MODULE, name, model) for name, model in MODELS.items()),
+    beside=("fa3", "triton"),
 )
 
 target = FLASHINFER_MLA.target

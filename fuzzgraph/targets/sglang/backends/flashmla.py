@@ -55,6 +55,7 @@ FLASHMLA = AttentionBackend(
         (_WRAPPER, "FlashMLASchedMeta", flash_mla.FlashMLASchedMeta),
     ),
     rope="joined",
+    beside=("fa3", "flashinfer", "triton"),
 )
 
 target = FLASHMLA.target

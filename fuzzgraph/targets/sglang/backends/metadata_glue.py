@@ -67,7 +67,11 @@ class _Glue(SglangTarget):
         self.about = f"{self.about}, also of metadata"
         verifies = "target_verify" in self.capabilities.modes
         self.capabilities = self.capabilities.replace(
-            max_dp_size=1, idle_alone=True, two_batch_overlap=False, ngram_drafts=verifies
+            max_dp_size=1,
+            idle_alone=True,
+            two_batch_overlap=False,
+            backends_beside=("none",),
+            ngram_drafts=verifies,
         )
 
     def refused(self, config: EngineConfig) -> str | None:

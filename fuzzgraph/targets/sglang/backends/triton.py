@@ -9,6 +9,7 @@ kernel takes as it does DeepSeek's.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Literal
@@ -31,9 +32,13 @@ from fuzzgraph.targets.sglang.decode_session import (
 )
 from fuzzgraph.targets.sglang.fields import input_fields, input_names, window_fields
 from fuzzgraph.targets.sglang.release import engine_module, has_module
+from fuzzgraph.targets.sglang.split_backends import is_split, own_backend, refused_beside
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
+from fuzzgraph.targets.sglang.stubs.platform import cuda_server
+from fuzzgraph.targets.sglang.stubs.workspaces import keep_workspaces_small
 from fuzzgraph.targets.sglang.target import SglangTarget
 from fuzzgraph.targets.sglang.unified_pool import refused_virtual_pages
+from fuzzgraph.world import Batch
 
 TRITON_BACKEND = "sglang.srt.layers.attention.triton_backend"
 _SPECULATIVE_ARGUMENTS = "sglang.srt.arg_groups.speculative_hook"
@@ -87,6 +92,7 @@ OF_ONE_RANK: Mapping[str, Any] = MappingProxyType({
     "max_tp_size": 1, "max_dp_size": 1, "idle_alone": True, "max_spec_topk": 1,
     "capture_beyond_pool": False, "swa_window": False, "virtual_pages": False,
     "row_mixings": ("none",), "later_stages": False, "two_batch_overlap": False,
+    "backends_beside": ("none",),
 })  # fmt: skip
 """Capabilities of a target with another layer beside attention, which no other rank shares."""
 
@@ -127,6 +133,7 @@ class TritonTarget(SglangTarget):
             prefix_by_group=False,
             later_stages=mode == "decode",
             two_batch_overlap=True,
+            backends_beside=("none", "fa3", "flashinfer"),
         )
 
     def refused(self, config: EngineConfig) -> str | None:
@@ -136,6 +143,7 @@ class TritonTarget(SglangTarget):
             or refused_draft_tokens(config)
             or refused_capture_sizes(config)
             or refused_virtual_pages(config, self.capabilities)
+            or refused_beside(config)
         )
 
     def unserved(self, config: EngineConfig) -> str | None:
@@ -149,6 +157,10 @@ class TritonTarget(SglangTarget):
 
     def modules(self) -> tuple[str, ...]:
         return TRITON_BACKEND, "sglang.srt.layers.radix_attention"
+
+    def load(self) -> None:
+        keep_workspaces_small()  # of a backend beside it
+        super().load()
 
 
 TRITON = AttentionBackend(
@@ -216,13 +228,17 @@ class TritonSession(DecodeSession):
         """What kernels of other layers read."""
         return ()
 
+    def engine_runs(self, batch: Batch | None = None) -> contextlib.AbstractContextManager[None]:
+        """As on a GPU where another backend is beside it, which may name the device."""
+        return cuda_server() if is_split(self._config) else super().engine_runs(batch)
+
     def _open_backend(self, runner: ModelRunner) -> Any:
         return triton_backend(runner)
 
     @property
     def _triton(self) -> Any:
         """The backend of attention."""
-        return self.backend
+        return self._own_backend
 
     def _metadata_tensors(self, size: int | None) -> dict[str, torch.Tensor]:
         return self._attention_tensors()
@@ -274,7 +290,8 @@ class TritonSession(DecodeSession):
         if self._verifies:
             return {}
         if self._config.two_batch_overlap:
-            halves = zip(self._triton.children, self._rows_of_halves(), strict=True)
+            children = (own_backend(self._config, each) for each in self.backend.children)
+            halves = zip(children, self._rows_of_halves(), strict=True)
             splits = torch.cat([self._splits(backend)[:rows] for backend, rows in halves])
         else:
             splits = self._splits(self._triton)

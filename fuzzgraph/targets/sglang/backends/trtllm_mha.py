@@ -88,6 +88,7 @@ TRTLLM_MHA = AttentionBackend(
     unified=True,
     adapt=_adapt,
     more=FP8_KV,
+    beside=("fa3", "flashinfer", "triton"),
 )
 
 target = TRTLLM_MHA.target

@@ -52,6 +52,7 @@ TRTLLM_MLA = AttentionBackend(
     read=attributes(page_table="block_kv_indices", cache_seqlens="seq_lens_k"),
     stubs=((_MODULE, "_jit_fixup_module", not_compiled),),
     kernels=((_MODULE, "flashinfer", _FLASHINFER),),
+    beside=("flashinfer", "triton"),
 )
 
 target = TRTLLM_MLA.target

@@ -158,6 +158,7 @@ class BlockDraftTarget(BackendTarget):
             max_tp_size=1,
             max_dp_size=1,
             two_batch_overlap=False,
+            backends_beside=("none",),
             row_mixings=("none",),
             swa_window=False,
             virtual_pages=False,

@@ -99,6 +99,7 @@ class BlockVerifyTarget(BackendTarget):
             max_tp_size=1,
             max_dp_size=1,
             two_batch_overlap=False,
+            backends_beside=("none",),
             row_mixings=("none",),
             kv_dtypes=("auto",),
             swa_window=False,

@@ -23,6 +23,7 @@ from fuzzgraph.case import EngineConfig, group_configs
 from fuzzgraph.content import content_for
 from fuzzgraph.targets.offline.package import call_with_known
 from fuzzgraph.targets.offline.stub import Stub
+from fuzzgraph.targets.sglang import split_backends
 from fuzzgraph.targets.sglang.attention_model import as_logits, first_layer
 from fuzzgraph.targets.sglang.release import engine_module, has_module
 from fuzzgraph.targets.sglang.sliding_window import window_allocator, window_pool
@@ -279,6 +280,7 @@ def model_runner(
     kv, allocator = _kv_memory(config, device, stored, requests, hybrid)
     width = config.draft_tokens if speculative else 1
     group = whole(config)
+    prefills, decodes = split_backends.names_by_mode(config, backend)
     model = _model_config(config, dtype, judged, hybrid)
     settings.describe(model)
     runner = ModelRunner(
@@ -288,7 +290,7 @@ def model_runner(
         attn_backend=None,
         attn_cp_size=1,
         attn_dcp_size=1,
-        decode_attention_backend_str=backend,
+        decode_attention_backend_str=decodes,
         decode_num_tokens_per_bs=lambda *_, **__: width,
         decode_num_tokens_per_req=lambda *_, **__: width,
         device=device.type,
@@ -302,7 +304,7 @@ def model_runner(
         max_running_requests=config.req_pool_size,
         model_config=model,
         page_size=config.page_size,
-        prefill_attention_backend_str=backend,
+        prefill_attention_backend_str=prefills,
         ps=Stub(
             tp_size=group.world_size,
             attn_tp_size=attention_ranks(config).world_size,

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.targets.sglang import two_batches
+from fuzzgraph.targets.sglang import split_backends, two_batches
 from fuzzgraph.targets.sglang.release import engine_module, has_module
 from fuzzgraph.targets.sglang.stubs.tp_groups import become_rank, rank_of, size_gathered_rows
 
@@ -120,6 +120,7 @@ class Configuration:
         more = {**_tracking(config), **more}
         if config.two_batch_overlap:
             values |= two_batches.ARGUMENTS
+        values |= split_backends.arguments(config, backend)
         values |= {name: value for name, value in more.items() if _is_argument(name)}
         self.server_args = _arguments(values)
         self.use()
