@@ -168,7 +168,7 @@ class DecodeSession(RunnerSession):
             if self._attention is not None:
                 kv = self._model_runner.token_to_kv_pool
                 self._attention.use(kv, self._model_runner.token_to_kv_pool_allocator)
-            self.watch(self.backend, graphs)
+            self.watch(self.backend if config.two_batch_overlap else self._own_backend, graphs)
             self._model_runner.attn_backend = self.backend
             self.runner = self._open_runner(graphs)
         if self._attention is not None:
