@@ -133,6 +133,8 @@ def _coherent(fields: Fields, can: Capabilities, pins: Pins = ()) -> EngineConfi
     _prefill_slots(fields, can)
     _images(fields, can, pins)
     _two_batches(fields, can)
+    if "trtllm_kernel" not in dict(pins):
+        _trtllm_kernel(fields, can)
     if "backend_beside" not in dict(pins):
         _backend_beside(fields, can)
     if not can.capture_beyond_pool:
@@ -349,6 +351,14 @@ def _backend_beside(fields: Fields, can: Capabilities) -> None:
         fields["backend_beside"] = others[(drawn + largest + heads) % len(others)]
         verifies = fields["modes"] == ("target_verify",)
         fields["verifies_as_prefill"] = verifies and (drawn // 2 + largest + heads) % 2 == 0
+
+
+def _trtllm_kernel(fields: Fields, can: Capabilities) -> None:
+    """Each kernel that a target has in as many of its contexts."""
+    # By sizes that every case draws, so that each comes as often; the simplest has the first.
+    number = fields["max_context_len"] + fields["num_q_heads"] + fields["capture_bs"][-1]
+    if fields["trtllm_kernel"] == can.trtllm_kernels[0]:
+        fields["trtllm_kernel"] = can.trtllm_kernels[(number + 1) % len(can.trtllm_kernels)]
 
 
 def _prefill_slots(fields: Fields, can: Capabilities) -> None:

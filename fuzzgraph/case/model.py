@@ -224,6 +224,11 @@ class EngineConfig(Record, frozen=True, kw_only=True):
     )] = "planned"
     """Which kernel selects an indexer's keys, where a server can choose: the newer one, which works
     by a plan of the batch, or the older one, which has none."""
+    trtllm_kernel: Annotated[Literal["trtllm_gen", "xqa"], Dimension(
+        needs=OneOf("trtllm_kernels"), label="TensorRT-LLM by {}", group="kernels"
+    )] = "trtllm_gen"
+    """Which kernel of TensorRT-LLM attends, which follows from the device: `trtllm_gen` where its
+    compute capability is 10, `xqa` where it is 9 or 12."""
     swa_window: Annotated[int, Dimension(
         bounds=(0, 1 << 17), needs=Switch("swa_window"), feature=28, share=9, edge="swa window",
         resets_with="swa", label="sliding-window layer", group="features"

@@ -32,6 +32,7 @@ _EVERYTHING = WIDEST.replace(
     drafted_prompts=False,
     drafted_blocks=("none",),
     backends_beside=("none",),
+    trtllm_kernels=("trtllm_gen",),
     drafted_windows=False,
     draft_windows=False,
     draft_reaches=("drafts",),

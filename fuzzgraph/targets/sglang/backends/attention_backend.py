@@ -399,7 +399,7 @@ class BackendSession(DecodeSession):
         self._set_globals(self._own)
 
     def _globals(self) -> dict[str, Any]:
-        return {name: getattr(self._module, name) for name in self._kind.globals}
+        return {name: getattr(self._module, name, None) for name in self._kind.globals}
 
     def _set_globals(self, values: Mapping[str, Any]) -> None:
         vars(self._module).update(values)

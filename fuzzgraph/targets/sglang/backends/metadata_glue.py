@@ -71,6 +71,7 @@ class _Glue(SglangTarget):
             idle_alone=True,
             two_batch_overlap=False,
             backends_beside=("none",),
+            trtllm_kernels=("trtllm_gen",),
             ngram_drafts=verifies,
         )
 

@@ -1,9 +1,9 @@
 """`--attention-backend trtllm_mha`: TensorRT-LLM's multi-head attention.
 
 Real: `TRTLLMHAAttnBackend`, whose metadata has the form of FlashAttention's, its forwards and the
-writing of KV up to the kernel that does it in FP8. Its kernels, those of a device with compute
-capability 10, are modelled. Stood in
-for: the number of multiprocessors, and a compilation ahead.
+writing of KV up to the kernel that does it in FP8. Its kernels are modelled: those of a device with
+compute capability 10, and XQA, which it takes on one with 9 or 12. Stood in for: the device that it
+asks for, the number of multiprocessors, and a compilation ahead.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import torch
 
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.errors import NotInRelease
-from fuzzgraph.kernel_models import trtllm_gen
+from fuzzgraph.kernel_models import trtllm_gen, xqa
+from fuzzgraph.targets.offline.kernel_arguments import put_model
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.backends.attention_backend import (
     ATTENTION,
@@ -27,6 +28,7 @@ from fuzzgraph.targets.sglang.backends.fa3 import FA_FIELDS, FA_METADATA
 from fuzzgraph.targets.sglang.release import engine_module
 from fuzzgraph.targets.sglang.stubs.kv_store import store_fp8_kv_by_model
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
+from fuzzgraph.targets.sglang.stubs.workspaces import FLASHINFER_BYTES
 
 _MODULE = f"{ATTENTION}.trtllm_mha_backend"
 _LATENT = f"{ATTENTION}.trtllm_mla_backend"
@@ -39,6 +41,13 @@ _FLASHINFER = Stub(
         trtllm_batch_context_with_kv_cache=trtllm_gen.trtllm_batch_context_with_kv_cache,
     ),
 )
+
+
+_XQA = Stub(
+    decode=Stub(trtllm_batch_decode_with_kv_cache=xqa.trtllm_batch_decode_with_kv_cache),
+    prefill=Stub(),
+)
+"""The same on a device on which it is XQA."""
 
 
 def _counter_bytes(device: Any, num_q_heads: int, batch_size: int) -> int:
@@ -66,8 +75,33 @@ def _adapt(runner: ModelRunner) -> None:
             "kernel has no model"
         )
     store_fp8_kv_by_model()
+    _take_device(runner)
 
 
+def _take_device(runner: ModelRunner) -> None:
+    """Let the backend find the device of the config's kernel, and that kernel in its package.
+
+    Raises:
+        NotInRelease: no server of the release has it on such a device, as up to 0.5.9.
+    """
+    module = engine_module(_MODULE)
+    by_xqa = runner.configuration.config.trtllm_kernel == "xqa"
+    if hasattr(module, "get_platform"):
+        device = Stub(is_sm90=by_xqa, is_sm100=not by_xqa, is_sm120=False)
+        module.get_platform = lambda: device
+    elif hasattr(module, _ASKED):
+        setattr(module, _ASKED, lambda: by_xqa)
+    elif by_xqa:
+        raise NotInRelease("trtllm_kernel='xqa' is not driven where the backend asks for no device")
+    if hasattr(module, _SEMAPHORES):
+        setattr(module, _SEMAPHORES, FLASHINFER_BYTES)
+    if runner.device == "cpu":
+        put_model(module, "flashinfer", _XQA if by_xqa else _FLASHINFER)
+
+
+_ASKED = "is_sm90_supported"
+"""What it asks up to 0.5.18, beside `is_sm120_supported`, which a machine without a GPU denies."""
+_SEMAPHORES = "_XQA_SEMAPHORE_BYTES"
 _QUANTISE = "scaled_fp8_quant"
 
 TRTLLM_MHA = AttentionBackend(
@@ -83,11 +117,12 @@ TRTLLM_MHA = AttentionBackend(
         (_LATENT, "_jit_fixup_module", not_compiled),
     ),
     kernels=((_MODULE, "flashinfer", _FLASHINFER),),
+    globals=("flashinfer",),
     refuses=_refuses,
     windows=True,
     unified=True,
     adapt=_adapt,
-    more=FP8_KV,
+    more=(*FP8_KV, ("trtllm_kernels", ("trtllm_gen", "xqa"))),
     beside=("fa3", "flashinfer", "triton"),
 )
 

@@ -159,6 +159,7 @@ class BlockDraftTarget(BackendTarget):
             max_dp_size=1,
             two_batch_overlap=False,
             backends_beside=("none",),
+            trtllm_kernels=("trtllm_gen",),
             row_mixings=("none",),
             swa_window=False,
             virtual_pages=False,

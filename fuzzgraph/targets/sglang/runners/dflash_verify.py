@@ -100,6 +100,7 @@ class BlockVerifyTarget(BackendTarget):
             max_dp_size=1,
             two_batch_overlap=False,
             backends_beside=("none",),
+            trtllm_kernels=("trtllm_gen",),
             row_mixings=("none",),
             kv_dtypes=("auto",),
             swa_window=False,
