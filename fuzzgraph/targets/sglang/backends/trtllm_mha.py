@@ -95,8 +95,8 @@ def _take_device(runner: ModelRunner) -> None:
         raise NotInRelease("trtllm_kernel='xqa' is not driven where the backend asks for no device")
     if hasattr(module, _SEMAPHORES):
         setattr(module, _SEMAPHORES, FLASHINFER_BYTES)
-    if runner.device == "cpu":
-        put_model(module, "flashinfer", _XQA if by_xqa else _FLASHINFER)
+    if by_xqa and runner.device == "cpu":
+        put_model(module, "flashinfer", _XQA)
 
 
 _ASKED = "is_sm90_supported"
