@@ -190,7 +190,7 @@ def _tracked_prompts(fields: Fields, can: Capabilities) -> None:
     """Prompts that keep states, in a fifth of the contexts since they are long: of one to three
     intervals, in graphs that hold at least one."""
     drawn, interval = fields["max_context_len"], prompt_interval(can, fields["page_size"])
-    if not interval or drawn % 5 != 1:
+    if not interval or drawn % 5 != 2:
         fields["state_track_interval"] = DIMENSIONS["state_track_interval"].default
         return
     fields["state_track_interval"] = interval

@@ -124,22 +124,24 @@ def _copy(
     selected: int,
     expanded: int,
 ) -> None:
-    _row(memory, "cache_seqlens", lens_src, lens_dst, 0, bs)
-    _row(memory, "cu_seqlens_k", offsets_src, offsets_dst, 1, bs)
+    _copy_entries(memory, "cache_seqlens", lens_src, lens_dst, 0, bs)
+    _copy_entries(memory, "cu_seqlens_k", offsets_src, offsets_dst, 1, bs)
     _table(memory, "page_table_1", slots_src, slots_dst, rows, columns, slots_dst.shape[1])
-    _row(
+    _copy_entries(
         memory, "cache_seqlens of selected keys", selected_lens_src, selected_lens_dst, 0, selected
     )
-    _row(memory, "cu_seqlens_k of selected keys", selected_offsets_src, selected_offsets_dst, 1,
-         selected)  # fmt: skip
+    _copy_entries(
+        memory, "cu_seqlens_k of selected keys", selected_offsets_src, selected_offsets_dst, 1,
+        selected,
+    )  # fmt: skip
     if expanded and expanded_lens_src is not None and expanded_lens_dst is not None:
-        _row(memory, "seqlens_expanded", expanded_lens_src, expanded_lens_dst, 0, expanded)
+        _copy_entries(memory, "seqlens_expanded", expanded_lens_src, expanded_lens_dst, 0, expanded)
     if pages_src is not None and pages_dst is not None:
         pages, stride = pages_src.shape[1], pages_dst.stride(0)
         _table(memory, "real_page_table", pages_src, pages_dst, rows, pages, stride)
 
 
-def _row(
+def _copy_entries(
     memory: KernelMemory,
     name: str,
     source: torch.Tensor,

@@ -106,6 +106,8 @@ class SelectingModel(AttentionModel):
         if hasattr(self.indexer, "_store_index_k_cache"):
             self.indexer._store_index_k_cache(forward_batch, self.layer.layer_id, keys)
             return
+        if not forward_batch.out_cache_loc.is_contiguous():  # 0.5.9 nsa_indexer.py, line 1045
+            forward_batch.out_cache_loc = forward_batch.out_cache_loc.contiguous()
         slots = forward_batch.out_cache_loc
         store_index_keys(
             keys,

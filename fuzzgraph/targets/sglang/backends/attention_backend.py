@@ -236,6 +236,13 @@ def not_compiled(*_: Any, **__: Any) -> None:
     """In place of compiling a kernel for later."""
 
 
+def refused_latent_row(config: EngineConfig) -> str | None:
+    """Why no pool of the engine has latent rows of these widths; None if one has."""
+    if config.attention == "mla" and config.v_head_dim >= config.head_dim:
+        return f"v_head_dim={config.v_head_dim} leaves a latent row without a rotary part"
+    return None
+
+
 class BackendTarget(SglangTarget):
     """One backend of the sglang release that this process holds, in one mode."""
 
@@ -281,10 +288,9 @@ class BackendTarget(SglangTarget):
         return super().device_capabilities.replace(**dict(self.backend.on_device))
 
     def refused(self, config: EngineConfig) -> str | None:
-        if config.attention == "mla" and config.v_head_dim >= config.head_dim:
-            return f"v_head_dim={config.v_head_dim} leaves a latent row without a rotary part"
         return (
-            refused_draft_tokens(config)
+            refused_latent_row(config)
+            or refused_draft_tokens(config)
             or refused_capture_sizes(config)
             or refused_virtual_pages(config, self.capabilities)
             or refused_beside(config)

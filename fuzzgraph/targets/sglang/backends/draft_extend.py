@@ -25,7 +25,10 @@ from fuzzgraph.targets.sglang.backends import (
     trtllm_mha,
     trtllm_mla,
 )
-from fuzzgraph.targets.sglang.backends.attention_backend import AttentionBackend
+from fuzzgraph.targets.sglang.backends.attention_backend import (
+    AttentionBackend,
+    refused_latent_row,
+)
 from fuzzgraph.targets.sglang.decode_session import refused_capture_sizes
 from fuzzgraph.targets.sglang.excuses import DRAFT_EXTEND_EXCUSES
 from fuzzgraph.targets.sglang.release import demand_release
@@ -93,10 +96,8 @@ class DraftExtendTarget(DraftTarget):
         return super().device_capabilities.replace(**dict(self.backend.on_device))
 
     def refused(self, config: EngineConfig) -> str | None:
-        if config.attention == "mla" and config.v_head_dim >= config.head_dim:
-            return f"v_head_dim={config.v_head_dim} leaves a latent row without a rotary part"
         refused = super().refused(config) or refused_capture_sizes(config)
-        return refused or self.backend.refuses(config)
+        return refused or refused_latent_row(config) or self.backend.refuses(config)
 
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> DraftExtendSession:
         return DraftExtendSession(config, graphs, self._kind, self.backend)

@@ -18,7 +18,11 @@ from fuzzgraph.errors import NotInRelease
 from fuzzgraph.observation import Field
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.offline import fields
-from fuzzgraph.targets.sglang.backends.attention_backend import AttentionBackend, open_backend
+from fuzzgraph.targets.sglang.backends.attention_backend import (
+    AttentionBackend,
+    open_backend,
+    refused_latent_row,
+)
 from fuzzgraph.targets.sglang.backends.recording import watched
 from fuzzgraph.targets.sglang.decode_session import refused_capture_sizes
 from fuzzgraph.targets.sglang.release import engine_module, release
@@ -55,7 +59,7 @@ class MultiStepDraftTarget(DraftTarget):
         if config.spec_steps < 2:
             return "spec_steps=1: the last step of a draft has no backend"
         refused = super().refused(config) or refused_capture_sizes(config)
-        return refused or self._backend.refuses(config)
+        return refused or refused_latent_row(config) or self._backend.refuses(config)
 
     def modules(self) -> tuple[str, ...]:
         return *super().modules(), self._backend.place()[0], "sglang.srt.layers.radix_attention"
