@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import sys
 import textwrap
 import types
+from collections.abc import Callable, Iterator
 from typing import Any
 
 
@@ -23,6 +25,30 @@ def change_line(holder: Any, name: str, line: str, other: str = "pass") -> None:
         if name in vars(kind) and kind.__module__.startswith("sglang.") and _has_source(kind, name)
     )
     setattr(holder, name, types.MethodType(changed_method(owner, name, line, other), holder))
+
+
+def replace_while_running(
+    session: Any, holder: Any, name: str, other: Callable[[Any], Any]
+) -> None:
+    """Have the engine find something else in a module or class while this session runs it, and what
+    was there before as soon as it does not: a worker runs other targets after it.
+
+    Args:
+        other: what is there -> what takes its place.
+    """
+    inside = session.engine_runs
+
+    @contextlib.contextmanager
+    def runs(*given: Any) -> Iterator[None]:
+        kept = vars(holder)[name]
+        setattr(holder, name, other(kept))
+        try:
+            with inside(*given):
+                yield
+        finally:
+            setattr(holder, name, kept)
+
+    session.engine_runs = runs
 
 
 def changed_method(owner: type, name: str, line: str, other: str = "pass") -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from fuzzgraph.case import EngineConfig
 from fuzzgraph.kernel_models import trtllm_gen
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.offline.stub import Stub
-from fuzzgraph.targets.sglang.release import engine_module
+from fuzzgraph.targets.sglang.backends.trtllm_mha import TRTLLM_MHA
 from fuzzgraph.targets.sglang.runners.base import RunnerDriver
 from fuzzgraph.targets.sglang.runners.dflash import BlockDraftSession, BlockDraftTarget
 
@@ -106,19 +107,19 @@ def _a_kernel_has_failed(worker: Any, engine: Any) -> None:
     worker._use_triton_prepare_block = False
 
 
-def _attention_in_the_dtype_of_queries(worker: Any, engine: Any) -> None:
+def attention_in_the_dtype_of_queries() -> BlockDraftTarget:
     """The kernel is not told in which dtype to answer: with KV in FP8, queries are in FP8."""
-    real = trtllm_gen.trtllm_batch_decode_with_kv_cache
 
-    def changed(*given: Any, out_dtype: Any = None, **named: Any) -> Any:
-        return real(*given, **named)
+    def decode(*given: Any, out_dtype: Any = None, **named: Any) -> Any:
+        return trtllm_gen.trtllm_batch_decode_with_kv_cache(*given, **named)
 
-    decode = Stub(trtllm_batch_decode_with_kv_cache=changed)
-    engine_module("sglang.srt.layers.attention.trtllm_mha_backend").flashinfer = Stub(decode=decode)
-
-
-def attention_in_the_dtype_of_queries() -> _Planted:
-    return _Planted(_attention_in_the_dtype_of_queries, "trtllm-mha")
+    kernels = tuple(
+        (holder, name, Stub(decode=Stub(trtllm_batch_decode_with_kv_cache=decode)))
+        for holder, name, _ in TRTLLM_MHA.kernels
+    )
+    target = BlockDraftTarget("sglang-dflash-draft-trtllm-mha", "trtllm-mha")
+    target.backend = replace(TRTLLM_MHA, kernels=kernels)
+    return target
 
 
 def embeddings_of_the_batch_before() -> _Planted:

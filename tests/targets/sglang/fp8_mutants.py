@@ -8,10 +8,11 @@ from typing import Any
 
 from fuzzgraph.kernel_models import flash_attention, trtllm_gen
 from fuzzgraph.targets.offline.stub import Stub
-from fuzzgraph.targets.sglang.backends.attention_backend import AttentionBackend, BackendTarget
+from fuzzgraph.targets.sglang.backends.attention_backend import BackendSession, BackendTarget
 from fuzzgraph.targets.sglang.backends.fa3 import FA3
 from fuzzgraph.targets.sglang.backends.trtllm_mha import TRTLLM_MHA
-from fuzzgraph.targets.sglang.release import engine_module
+from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
+from tests.targets.sglang.planted import PlantedBackend
 
 __all__ = [
     "keys_stored_by_the_scale_of_values",
@@ -80,18 +81,15 @@ def values_of_trtllm_as_they_are_stored() -> BackendTarget:
 
 
 def _trtllm(change: Callable[[Any], None]) -> BackendTarget:
-    """The backend whose class `change` gets, once and for the life of the process."""
+    """The backend, each of which `change` gets when it is opened."""
 
-    def adapt(runner: Any) -> None:
-        TRTLLM_MHA.adapt(runner)
-        module, name = TRTLLM_MHA.place()
-        backend = getattr(engine_module(module), name)
-        if not hasattr(backend, "changed"):
-            backend.changed = True
+    class Changed(BackendSession):
+        def _open_backend(self, runner: ModelRunner) -> Any:
+            backend = super()._open_backend(runner)
             change(backend)
+            return backend
 
-    kind: AttentionBackend = replace(TRTLLM_MHA, adapt=adapt)
-    return kind.target("sglang-trtllm-mha", "decode")
+    return PlantedBackend(Changed, TRTLLM_MHA, name="trtllm-mha")
 
 
 def keys_stored_by_the_scale_of_values() -> BackendTarget:
@@ -100,10 +98,10 @@ def keys_stored_by_the_scale_of_values() -> BackendTarget:
     def change(backend: Any) -> None:
         real = backend._fused_fp8_qkv_kv_cache
 
-        def stored(self: Any, q: Any, k: Any, v: Any, layer: Any, batch: Any) -> Any:
+        def stored(q: Any, k: Any, v: Any, layer: Any, batch: Any) -> Any:
             scale, layer.k_scale = layer.k_scale, layer.v_scale
             try:
-                return real(self, q, k, v, layer, batch)
+                return real(q, k, v, layer, batch)
             finally:
                 layer.k_scale = scale
 
@@ -116,6 +114,6 @@ def slots_of_the_other_pool() -> BackendTarget:
     """As in 0.5.9: keys and values behind a window go to the slots of all layers."""
 
     def change(backend: Any) -> None:
-        backend._get_layer_cache_loc = lambda self, layer, batch: batch.out_cache_loc
+        backend._get_layer_cache_loc = lambda layer, batch: batch.out_cache_loc
 
     return _trtllm(change)

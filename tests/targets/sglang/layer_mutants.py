@@ -11,7 +11,11 @@ from fuzzgraph.case import EngineConfig
 from fuzzgraph.targets.sglang.backends.multi_layer import LayersTarget
 from fuzzgraph.targets.sglang.release import engine_module
 from fuzzgraph.targets.sglang.runners.eagle_multi_layer import MULTI_LAYER
-from tests.targets.sglang.changed_lines import change_line, changed_method
+from tests.targets.sglang.changed_lines import (
+    change_line,
+    changed_method,
+    replace_while_running,
+)
 
 _FLASH_ATTENTION = "sglang.srt.layers.attention.flashattention_backend"
 
@@ -33,14 +37,15 @@ def window_table_not_stored() -> LayersTarget:
     """The kernel in the graph leaves the window's page table as it is."""
 
     def change(session: Any) -> None:
+        def without(prepare: Any) -> Any:
+            def prepared(**given: Any) -> None:
+                table = given["swa_page_table"]
+                prepare(**{**given, "swa_page_table": None if table is None else table.clone()})
+
+            return prepared
+
         module = engine_module(_FLASH_ATTENTION)
-        prepare = module.draft_extend_set_metadata
-
-        def prepared(**given: Any) -> None:
-            table = given["swa_page_table"]
-            prepare(**{**given, "swa_page_table": None if table is None else table.clone()})
-
-        module.draft_extend_set_metadata = prepared
+        replace_while_running(session, module, "draft_extend_set_metadata", without)
 
     return _target(change)
 
@@ -49,7 +54,8 @@ def tokens_not_moved_on() -> LayersTarget:
     """Each layer takes the tokens of the first one."""
 
     def change(session: Any) -> None:
-        engine_module(MULTI_LAYER.module).rotate_input_ids = lambda *_: None
+        module = engine_module(MULTI_LAYER.module)
+        replace_while_running(session, module, "rotate_input_ids", lambda _: lambda *_: None)
 
     return _target(change)
 
@@ -107,15 +113,10 @@ def lengths_of_the_step_before() -> LayersTarget:
 def token_before_the_last() -> LayersTarget:
     """Up to 0.5.14: a graph predicts from the token before the last accepted one."""
 
-    target = LayersTarget("sglang-multi-layer-draft-extend", "fa3")
-    open_session = target.open_session
-
-    def opened(config: EngineConfig, graphs: Any) -> Any:
+    def change(session: Any) -> None:
         runner = getattr(engine_module(MULTI_LAYER.module), MULTI_LAYER.runner)
         line, name = "+ buffers.num_correct_drafts[:bs]\n", "capture_one_batch_size"
-        setattr(runner, name, changed_method(runner, name, line, "\n"))
-        target.open_session = open_session  # type: ignore[method-assign]
-        return open_session(config, graphs)
+        changed = changed_method(runner, name, line, "\n")
+        replace_while_running(session, runner, name, lambda _: changed)
 
-    target.open_session = opened  # type: ignore[method-assign]
-    return target
+    return _target(change)

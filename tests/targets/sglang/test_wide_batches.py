@@ -35,11 +35,10 @@ def test_rows_behind_each_block_are_computed_as_the_others(
     assert workers.findings(version, wide_case(260), target) == ()
 
 
-def test_a_plan_of_256_rows_is_found_in_a_batch_of_more(workers: Workers) -> None:
-    target = f"{_MUTANTS}:splits_of_a_block"
+def test_offsets_that_stay_behind_row_256_are_found_in_a_batch_of_more(workers: Workers) -> None:
+    target = f"{_MUTANTS}:sums_of_a_block"
     assert workers.findings("0.5.23", wide_case(250), target) == ()
-    (finding,) = workers.findings("0.5.23", wide_case(260), target)[:1]
-    assert finding.buffer == "attention"
+    assert workers.findings("0.5.23", wide_case(260), target) != ()
 
 
 def test_lengths_that_stay_behind_row_128_are_found_in_a_batch_of_more(workers: Workers) -> None:

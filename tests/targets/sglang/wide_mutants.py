@@ -11,25 +11,30 @@ from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.sglang.backends.attention_backend import BackendSession
 from fuzzgraph.targets.sglang.backends.triton import TritonSession, TritonTarget
 from fuzzgraph.world import Batch
-from tests.targets.sglang.changed_lines import change_line
 from tests.targets.sglang.planted import PlantedBackend
 
-__all__ = ["lengths_of_a_block", "splits_of_a_block"]
+__all__ = ["lengths_of_a_block", "sums_of_a_block"]
 
 
-class _SplitsOfABlock(TritonSession):
-    def __init__(self, config: EngineConfig, graphs: GraphEngine) -> None:
-        super().__init__(config, graphs)
-        change_line(self.backend, "get_num_kv_splits", "num_seq < 256", "num_seq < 512")
+class _SumsOfABlock(TritonSession):
+    def prepare_replay(self, batch: Batch) -> None:
+        before = self._sums().clone()
+        super().prepare_replay(batch)
+        if not self.ran_eagerly:
+            self._sums()[257:] = before[257:]
+
+    def _sums(self) -> torch.Tensor:
+        found: torch.Tensor = self.backend.kv_indptr
+        return found
 
 
 class _TritonMutant(TritonTarget):
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> TritonSession:
-        return _SplitsOfABlock(config, graphs)
+        return _SumsOfABlock(config, graphs)
 
 
-splits_of_a_block = partial(_TritonMutant, "sglang-triton", "decode")
-"""The planner of splits takes 256 rows of a batch of up to 511."""
+sums_of_a_block = partial(_TritonMutant, "sglang-triton", "decode")
+"""Offsets of the first 256 rows alone are brought up to date."""
 
 
 class _LengthsOfABlock(BackendSession):
