@@ -17,6 +17,8 @@ from fuzzgraph.strategies.profile import Profile
 
 Fields = dict[str, Any]
 """Field of `EngineConfig` -> its value, while a config is put together."""
+Pins = tuple[tuple[str, tuple[Any, ...]], ...]
+"""Fields that a test holds to some values, the simplest first."""
 Vary = Callable[[Fields, Capabilities, Profile, Chance], None]
 """Changes the fields, within the target's capabilities and the profile's sizes."""
 

@@ -23,8 +23,8 @@ from fuzzgraph.case.config_rules import validate_config
 from fuzzgraph.case.dimension import DimensionRow
 from fuzzgraph.errors import InvalidCase, OutOfPages, UsageError
 from fuzzgraph.layout import plan
-from fuzzgraph.strategies.config_features import LADDERS
-from fuzzgraph.strategies.configs import Pins, Supports
+from fuzzgraph.strategies.config_features import LADDERS, Pins
+from fuzzgraph.strategies.configs import Supports
 from fuzzgraph.strategies.histories import most_rows
 from fuzzgraph.strategies.profile import Profile
 from fuzzgraph.strategies.repair import within_pool

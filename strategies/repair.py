@@ -12,7 +12,7 @@ from fuzzgraph.case.adapters import adapters_of, most_adapters
 from fuzzgraph.case.capture_sizes import most_of_a_rank
 from fuzzgraph.errors import OutOfPages
 from fuzzgraph.layout import plan
-from fuzzgraph.strategies.configs import pages_per_request
+from fuzzgraph.strategies.coherence import pages_per_request
 
 
 def with_config(case: Case, **changes: Any) -> Case:

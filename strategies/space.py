@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import Case, EngineConfig
 from fuzzgraph.layout.free_list import FreeList
-from fuzzgraph.strategies.config_features import FEATURES
-from fuzzgraph.strategies.configs import KEPT, Pins, Supports, swarm_config
+from fuzzgraph.strategies.config_features import FEATURES, Pins
+from fuzzgraph.strategies.configs import KEPT, Supports, swarm_config
 from fuzzgraph.strategies.histories import FINISH, PRESENCE, SIZE, STEP_BYTES, HistoryBuilder
 from fuzzgraph.strategies.profile import Profile
 from fuzzgraph.world import FIRST_ROW

@@ -1,0 +1,248 @@
+"""What two features of a config, or their absence, make contradict each other, mended."""
+
+from __future__ import annotations
+
+from fuzzgraph.capabilities import Capabilities, least_page_numbers, page_numbers
+from fuzzgraph.case import DIMENSIONS, SPEC_MODES, EngineConfig, group_configs
+from fuzzgraph.strategies.coherent_drafts import (
+    bound_draft,
+    draft_window,
+    drafted_blocks,
+    drafted_prompts,
+    ngram_drafts,
+)
+from fuzzgraph.strategies.coherent_ranks import (
+    data_ranks,
+    experts,
+    later_stage,
+    ranks_that_share_drafts,
+    two_batches,
+)
+from fuzzgraph.strategies.coherent_states import few_states, tracked_states
+from fuzzgraph.strategies.config_features import Fields, Pins
+from fuzzgraph.strategies.wide_batches import is_wide
+
+_POOL_SLOTS = 512
+"""Upper bound of page_size times requests, which keeps the pool's tensors small."""
+_PLANNED_ITEMS = 1 << 20
+"""Upper bound of the work items of a split plan, where an eager prefill has a context of tokens."""
+_FULL_TOKENS = 64
+"""Upper bound of a prefill graph's tokens where they are as many as all its requests may have."""
+
+
+def pages_per_request(config: EngineConfig) -> int:
+    """Pages that one request can need at most, drafts on each branch and encoder included."""
+    topk, steps = (config.spec_topk, config.spec_steps) if "draft" in config.modes else (0, 0)
+    encoder = -(-config.max_encoder_len // config.page_size)
+    pages = [group.page_size for group in group_configs(config)]
+    groups = sum(-(-config.max_context_len // page) for page in pages)
+    drafts = sum(topk * (-(-steps // page) + 1) for page in pages)
+    return groups + drafts + encoder
+
+
+def coherent(fields: Fields, can: Capabilities, pins: Pins = ()) -> EngineConfig:
+    """Mend what two features, or their absence, make contradict each other."""
+    if fields["num_q_heads"] % fields["num_kv_heads"]:
+        fields["num_kv_heads"] = 1
+    if fields["attention"] == "mla":
+        fields["num_kv_heads"] = 1
+        drawn, heads = fields["num_q_heads"], can.latent_heads
+        if drawn not in heads:
+            # By a size that every case draws, so that each of them comes as often.
+            fields["num_q_heads"] = heads[fields["max_context_len"] % len(heads)] or drawn
+        widest = max(1, fields["head_dim"] - can.min_rope_dim)
+        fields["v_head_dim"] = min(fields["v_head_dim"], widest)
+    _built_head_dims(fields, can)
+    if fields["kv_dtype"] != "auto":
+        fields["dtype"] = can.fp8_kv_beside or fields["dtype"]
+    _widen_pages(fields, can)
+    if fields["runner"] == "cpu_graph" or (fields["recurrent_state"] and "decode" in can.modes):
+        fields["modes"] = ("decode",)
+    if "draft" in fields["modes"] and "decode" in can.modes:
+        fields["swa_window"] = DIMENSIONS["swa_window"].default
+    if fields["dp_size"] > 1 and len(fields["modes"]) > 1:  # as a test has bounded it
+        fields["modes"] = tuple(mode for mode in fields["modes"] if mode != "prefill")
+    if fields["dp_size"] > 1 and fields["modes"] == ("prefill",):
+        fields["row_mixing"] = DIMENSIONS["row_mixing"].default
+    if "prefill" not in fields["modes"]:
+        fields["capture_tokens"] = ()
+    speculates = not set(SPEC_MODES).isdisjoint(fields["modes"])
+    if not speculates:
+        for name in ("spec_topk", "spec_steps", "draft_tokens"):
+            fields[name] = DIMENSIONS[name].default
+    if "draft" in fields["modes"]:
+        if fields["swa_window"]:  # only drafts of one branch attend
+            fields["spec_topk"] = 1
+        bound_draft(fields)
+        fields["spec_steps"] = max(fields["spec_steps"], can.min_spec_steps)
+    room = fields["draft_tokens"] + 1 if speculates else max(2, can.min_seq_len)
+    fields["max_context_len"] = max(fields["max_context_len"], min(room, can.max_context_len))
+    fields["draft_tokens"] = min(fields["draft_tokens"], fields["max_context_len"])
+    if can.swa_only and not fields["swa_window"]:
+        _second_window(fields)
+    if can.encoder_only and not fields["max_encoder_len"]:
+        # By a size that every case draws, so that each number comes as often.
+        fields["max_encoder_len"] = (1, 5, 2, 16, 3, 9)[fields["max_context_len"] % 6]
+    for window in ("sliding_window", "swa_window"):
+        fields[window] = min(fields[window], fields["max_context_len"])
+    _bound_split(fields)
+    _whole_chunks(fields, can)
+    tracked_states(fields, can)
+    if not fields["swa_window"]:
+        fields["swa_page_size"] = DIMENSIONS["swa_page_size"].default
+    _virtual_pages(fields)
+    if not is_wide(fields["capture_bs"]):
+        fields["req_pool_size"] = max(
+            1, min(fields["req_pool_size"], _POOL_SLOTS // fields["page_size"])
+        )
+    few_states(fields, can)
+    drafted_prompts(fields, can)
+    drafted_blocks(fields, can)
+    ngram_drafts(fields, can)
+    draft_window(fields, can)
+    if fields["modes"] == ("draft",) and fields["draft_reach"] not in can.draft_reaches:
+        fields["draft_reach"] = can.draft_reaches[0]
+    later_stage(fields, can)
+    if "dp_size" not in dict(pins):
+        data_ranks(fields, can)
+    if "attn_tp_size" not in dict(pins):
+        ranks_that_share_drafts(fields, can)
+    if fields["draft_adapter"]:
+        fields["max_loras"] = DIMENSIONS["max_loras"].default
+    elif can.loras:  # by a size that every case draws, so that each number comes as often
+        fields["max_loras"] = fields["max_loras"] or 1 + fields["max_context_len"] % 3
+    if can.experts:
+        experts(fields, can, pins)
+    _prefill_slots(fields, can)
+    _images(fields, can, pins)
+    two_batches(fields, can)
+    if "trtllm_kernel" not in dict(pins):
+        _trtllm_kernel(fields, can)
+    if "backend_beside" not in dict(pins):
+        _backend_beside(fields, can)
+    if not can.capture_beyond_pool:
+        pool = fields["req_pool_size"]
+        within = tuple(size for size in fields["capture_bs"] if size <= pool)
+        fields["capture_bs"] = within or (pool,)
+    config = EngineConfig(**{**fields, "kv_pool_pages": 1})
+    fields["kv_pool_pages"] = fields["req_pool_size"] * pages_per_request(config) + 2
+    return EngineConfig(**fields)
+
+
+def _second_window(fields: Fields) -> None:
+    """A window for the second layer, by a size that every case draws."""
+    page, context = fields["page_size"], fields["max_context_len"]
+    windows = (1, 2, 3, page, page + 1)
+    fields["swa_window"] = max(1, min(windows[context % len(windows)], context - 2))
+
+
+def _virtual_pages(fields: Fields) -> None:
+    """Where pages of layers of two kinds have one virtual number; drafts of a step have none."""
+    kinds = fields["swa_window"] or fields["recurrent_state"]
+    apart = fields["swa_page_size"] not in (0, fields["page_size"]) or fields["max_encoder_len"]
+    if not kinds or apart or "draft" in fields["modes"]:
+        fields["virtual_pages"] = DIMENSIONS["virtual_pages"].default
+
+
+def _whole_chunks(fields: Fields, can: Capabilities) -> None:
+    """Chunks of one to four pages for a target whose layers attend in chunks; it has no windows."""
+    if fields["sliding_window"] or fields["swa_window"]:
+        fields["attention_chunk_size"] = DIMENSIONS["attention_chunk_size"].default
+    drawn, page = fields["attention_chunk_size"], fields["page_size"]
+    if can.attention_chunks and not can.sliding_window and not drawn:
+        # By a size that every case draws, so that each of them comes as often.
+        drawn = page * (1 + fields["max_context_len"] % 4)
+    fields["attention_chunk_size"] = drawn + -drawn % page
+
+
+def _backend_beside(fields: Fields, can: Capabilities) -> None:
+    """Another backend for the other modes in a quarter of the decodes and verifies of a target that
+    has some; half of these verifies run on the backend of prefills."""
+    others = [name for name in can.backends_beside if name != "none"]
+    if not others or fields["modes"] not in (("decode",), ("target_verify",)):
+        for name in ("backend_beside", "verifies_as_prefill"):
+            fields[name] = DIMENSIONS[name].default
+        return
+    # By sizes that every case draws, so that each comes as often; the simplest config has none.
+    drawn, rest = divmod(fields["max_context_len"] + fields["req_pool_size"], 4)
+    largest, heads = fields["capture_bs"][-1], fields["num_q_heads"]
+    if fields["backend_beside"] == "none" and (rest + largest) % 4 == 1:
+        fields["backend_beside"] = others[(drawn + largest + heads) % len(others)]
+        verifies = fields["modes"] == ("target_verify",)
+        fields["verifies_as_prefill"] = verifies and (drawn // 2 + largest + heads) % 2 == 0
+
+
+def _trtllm_kernel(fields: Fields, can: Capabilities) -> None:
+    """Each kernel that a target has in as many of its contexts."""
+    # By sizes that every case draws, so that each comes as often; the simplest has the first.
+    number = fields["max_context_len"] + fields["num_q_heads"] + fields["capture_bs"][-1]
+    if fields["trtllm_kernel"] == can.trtllm_kernels[0]:
+        fields["trtllm_kernel"] = can.trtllm_kernels[(number + 1) % len(can.trtllm_kernels)]
+
+
+def _prefill_slots(fields: Fields, can: Capabilities) -> None:
+    """Room for one to all requests in full prefill graphs, none of which has more tokens than its
+    requests may have."""
+    if fields["prefill_runner"] != "full" or "prefill" not in fields["modes"]:
+        fields["prefill_slots"] = DIMENSIONS["prefill_slots"].default
+        return
+    context, sizes = fields["max_context_len"], fields["capture_tokens"]
+    if fields["prefill_slots"] == 1:
+        # By a size that every case draws, so that each number comes as often.
+        drawn = 1 + context % can.max_prefill_slots
+        needed = -(-sizes[-1] // context)
+        fields["prefill_slots"] = max(drawn, min(needed, can.max_prefill_slots))
+    slots = fields["prefill_slots"] = min(fields["prefill_slots"], fields["req_pool_size"])
+    most = slots * context
+    within = {size for size in sizes if size <= most}
+    shared = most <= _FULL_TOKENS and most % fields["attn_tp_size"] == 0
+    if not within or (shared and context % 2):  # a graph that all requests fill together
+        within.add(most)
+    fields["capture_tokens"] = tuple(sorted(within))
+
+
+def _images(fields: Fields, can: Capabilities, pins: Pins) -> None:
+    """Images in a third of the contexts, of one token, of a few, or of all but one."""
+    context = fields["max_context_len"]
+    if not can.images or fields["modes"] != ("prefill",) or fields["swa_window"]:
+        fields["image_len"] = DIMENSIONS["image_len"].default
+    elif "image_len" not in dict(pins) and not fields["image_len"] and context % 3 == 2:
+        # By a size that every case draws, so that each number comes as often.
+        fields["image_len"] = max(1, (1, 3, 2, context - 1)[context // 3 % 4])
+
+
+def _built_head_dims(fields: Fields, can: Capabilities) -> None:
+    """The narrowest heads that kernels are built for and that are no narrower than those drawn."""
+    drawn = fields["head_dim"], fields["v_head_dim"]
+    built = can.built_heads
+    if built and drawn not in built:
+        wide = [pair for pair in built if pair[0] >= drawn[0]] or built[-1:]
+        fields["head_dim"], fields["v_head_dim"] = wide[0]
+
+
+def _widen_pages(fields: Fields, can: Capabilities) -> None:
+    """Wider rows, then more KV heads, then more tokens, until a page has room for what else the
+    target keeps in one."""
+
+    def too_small() -> bool:
+        config = EngineConfig(**{**fields, "kv_pool_pages": 1})
+        return page_numbers(config) < least_page_numbers(can, config)
+
+    any_heads = not can.built_heads
+    while any_heads and too_small() and 2 * fields["head_dim"] <= can.max_head_dim:
+        fields["head_dim"] *= 2
+        fields["v_head_dim"] = fields["head_dim"]
+    while too_small() and 2 * fields["num_kv_heads"] <= can.max_q_heads:
+        fields["num_kv_heads"] *= 2
+        if fields["num_q_heads"] % fields["num_kv_heads"]:
+            fields["num_q_heads"] = fields["num_kv_heads"]
+    for size in sorted(can.page_sizes):
+        if too_small() and size > fields["page_size"]:
+            fields["page_size"] = size
+
+
+def _bound_split(fields: Fields) -> None:
+    """Larger parts of a split plan, until those of a context of tokens are within their bound."""
+    if fields["split_kv"]:
+        least = fields["max_context_len"] ** 2 // _PLANNED_ITEMS
+        fields["split_kv"] = max(fields["split_kv"], least)

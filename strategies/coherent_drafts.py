@@ -1,0 +1,83 @@
+"""What a config says of drafts, brought into agreement with the rest of it.
+
+Numbers follow from sizes that every case draws, so that each of them comes as often.
+"""
+
+from __future__ import annotations
+
+from fuzzgraph.capabilities import Capabilities
+from fuzzgraph.case import BOUNDS_OF_KEYS, DIMENSIONS
+from fuzzgraph.strategies.config_features import Fields
+
+_DRAFTED_ELEMENTS = 1 << 17
+"""Upper bound of the key elements that one replay of a draft gathers over all its steps, branches
+and rows, which keeps the memory of its graphs at a few megabytes."""
+
+
+def drafted_prompts(fields: Fields, can: Capabilities) -> None:
+    """Drafts behind prompts in half of the contexts, for a target that drives them."""
+    verifies = fields["recurrent_state"] and fields["modes"] == ("target_verify",)
+    drafts = fields["draft_tokens"] > 1 and fields["spec_topk"] == 1
+    may = can.drafted_prompts and verifies and drafts
+    drawn = fields["drafted_prompts"] or fields["max_context_len"] % 2 == 0
+    fields["drafted_prompts"] = may and drawn
+
+
+def drafted_blocks(fields: Fields, can: Capabilities) -> None:
+    """One of the kinds that a target has, by a size that every case draws."""
+    kinds = can.drafted_blocks
+    bounded = [name for name in BOUNDS_OF_KEYS if fields[name]]
+    others = bounded or fields["recurrent_state"] or fields["kv_compression"] != "none"
+    if others or fields["modes"] != ("target_verify",) or fields["spec_topk"] > 1:
+        fields["drafted_blocks"] = DIMENSIONS["drafted_blocks"].default
+    elif fields["drafted_blocks"] == kinds[0]:
+        fields["drafted_blocks"] = kinds[fields["max_context_len"] % len(kinds)]
+    fields["draft_adapter"] = can.draft_adapters and fields["modes"] == ("target_verify",)
+    if not can.drafted_windows or fields["drafted_blocks"] == "none":
+        fields["drafted_window"] = DIMENSIONS["drafted_window"].default
+    elif not fields["drafted_window"] and fields["max_context_len"] % 5 < 2:
+        # No window is narrower than a block; contexts have room for some that are wider.
+        fields["drafted_window"] = fields["draft_tokens"] + fields["max_context_len"] % 4
+
+
+def ngram_drafts(fields: Fields, can: Capabilities) -> None:
+    """Drafts that no model makes in a third of the verifies, for a target that has them.
+
+    None are drawn beside virtual pages, and branches of them on pages of one token alone, which is
+    what most servers take; a pinned field stays for the target to judge.
+    """
+    others = fields["draft_adapter"] or fields["drafted_blocks"] != "none"
+    refused = fields["virtual_pages"] or (fields["spec_topk"] > 1 and fields["page_size"] > 1)
+    if not can.ngram_drafts or others or fields["modes"] != ("target_verify",):
+        fields["ngram_drafts"] = DIMENSIONS["ngram_drafts"].default
+    elif not fields["ngram_drafts"] and not refused:
+        # By sizes that every case draws, so that both kinds come as often as said.
+        context, largest = fields["max_context_len"], fields["capture_bs"][-1]
+        fields["ngram_drafts"] = (context + largest) % 3 == 0
+
+
+def draft_window(fields: Fields, can: Capabilities) -> None:
+    """A window in a third of the drafts, with a sink in half of them, for a target that has them;
+    most contexts have room for longer rows."""
+    bounded = [name for name in BOUNDS_OF_KEYS if fields[name]]
+    if not can.draft_windows or bounded or fields["modes"] != ("draft",):
+        for name in ("draft_window_size", "draft_sink_size"):
+            fields[name] = DIMENSIONS[name].default
+        return
+    # By sizes that every case draws, so that each number comes as often. The simplest config has
+    # no window: older releases run it as well.
+    drawn, rest = divmod(fields["max_context_len"] + fields["req_pool_size"], 3)
+    if not fields["draft_window_size"] and rest == 1:
+        fields["draft_window_size"] = 1 + drawn % 6
+        fields["draft_sink_size"] = (0, 1, 0, 2, 0, 3)[(drawn + fields["capture_bs"][-1]) % 6]
+
+
+def bound_draft(fields: Fields) -> None:
+    """Fewer branches, then fewer steps, until what a draft gathers is within its bound."""
+    keys = fields["max_context_len"] * fields["num_q_heads"] * fields["head_dim"]
+    keys *= max(fields["capture_bs"], default=1)
+    topk, steps = fields["spec_topk"], fields["spec_steps"]
+    while topk > 2 and topk * steps * keys > _DRAFTED_ELEMENTS:
+        topk //= 2
+    steps = max(1, min(steps, _DRAFTED_ELEMENTS // (topk * keys)))
+    fields.update(spec_topk=topk, spec_steps=steps)

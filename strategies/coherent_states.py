@@ -1,0 +1,49 @@
+"""What a config says of recurrent states, brought into agreement with the rest of it."""
+
+from __future__ import annotations
+
+from fuzzgraph.capabilities import Capabilities, prompt_interval
+from fuzzgraph.case import DIMENSIONS
+from fuzzgraph.strategies.config_features import Fields
+
+
+def tracked_states(fields: Fields, can: Capabilities) -> None:
+    """Half the configs of a target that keeps states for a prefix cache do so, in decodes behind 4
+    or 8 tokens or a page."""
+    tracks = can.state_tracking and fields["recurrent_state"]
+    if tracks and fields["modes"] == ("prefill",):
+        _tracked_prompts(fields, can)
+    elif not tracks or fields["modes"] != ("decode",):
+        fields["state_track_interval"] = DIMENSIONS["state_track_interval"].default
+    elif not fields["state_track_interval"]:
+        # By a size that every case draws, so that each of them comes as often.
+        drawn = (0, 4, 0, 8, 0, 4)[fields["max_context_len"] % 6]
+        fields["state_track_interval"] = drawn + -drawn % fields["page_size"]
+
+
+def _tracked_prompts(fields: Fields, can: Capabilities) -> None:
+    """Prompts that keep states, in a fifth of the contexts since they are long: of one to three
+    intervals, in graphs that hold at least one."""
+    drawn, interval = fields["max_context_len"], prompt_interval(can, fields["page_size"])
+    if not interval or drawn % 5 != 2:
+        fields["state_track_interval"] = DIMENSIONS["state_track_interval"].default
+        return
+    fields["state_track_interval"] = interval
+    # By sizes that every case draws, so that each of them comes as often.
+    number = drawn // 5 + fields["num_q_heads"]
+    lengths = (interval + 1, 2 * interval, 2 * interval + 9, 3 * interval - 1)
+    longest = max(drawn, lengths[number % len(lengths)])
+    fields["max_context_len"] = context = min(longest, can.max_context_len)
+    held = (interval, interval + 8, 2 * interval - 1)[number % 3]
+    smaller = {size for size in fields["capture_tokens"] if size < interval}
+    largest = min(held, fields["req_pool_size"] * context)
+    fields["capture_tokens"] = tuple(sorted({*smaller, largest}))
+
+
+def few_states(fields: Fields, can: Capabilities) -> None:
+    """Fewer states than rows in a third of the contexts, for a target that has such pools: a
+    request's row may then lie beyond the number of states."""
+    rows, context = fields["req_pool_size"], fields["max_context_len"]
+    has_states = fields["recurrent_state"] and fields["modes"] == ("decode",)
+    if can.few_states and has_states and rows > 1 and context % 3 == 0:
+        fields["state_pool_size"] = fields["state_pool_size"] or (rows // 2, rows - 1)[context % 2]
