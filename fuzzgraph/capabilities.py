@@ -300,18 +300,25 @@ def unsupported_case(capabilities: Capabilities, case: Case) -> str | None:
     return None
 
 
-def _unsupported_history(capabilities: Capabilities, case: Case) -> str | None:
-    """The same of what no single step says."""
-    shared = case.shared_prefix_pages
+def unshared(capabilities: Capabilities, config: EngineConfig) -> str | None:
+    """What of a config keeps its requests from sharing a prefix, as in " with swa_window"; "" where
+    no requests of the target do, None where they may."""
     beside = {
         "swa_window": capabilities.prefix_by_group,
         "max_encoder_len": capabilities.prefix_beside_encoder,
     }
     for name, has in beside.items():
-        if shared and getattr(case.config, name) and not has:
-            return f"shared_prefix_pages={shared} with {name} is not driven"
-    if shared and not capabilities.shared_prefixes:
-        return f"shared_prefix_pages={shared} is not driven"
+        if getattr(config, name) and not has:
+            return f" with {name}"
+    return None if capabilities.shared_prefixes else ""
+
+
+def _unsupported_history(capabilities: Capabilities, case: Case) -> str | None:
+    """The same of what no single step says."""
+    shared = case.shared_prefix_pages
+    apart = unshared(capabilities, case.config) if shared else None
+    if apart is not None:
+        return f"shared_prefix_pages={shared}{apart} is not driven"
     if verifies_states(case.config) and not capabilities.verified_prompts:
         for number, tokens in verified_prompts(case):
             if tokens > 1:

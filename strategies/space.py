@@ -13,7 +13,7 @@ from functools import lru_cache
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal
 
-from fuzzgraph.capabilities import Capabilities
+from fuzzgraph.capabilities import Capabilities, unshared
 from fuzzgraph.case import Case, EngineConfig
 from fuzzgraph.layout.free_list import FreeList
 from fuzzgraph.strategies.config_features import FEATURES, Pins
@@ -95,8 +95,7 @@ class Space:
         if config is None:
             config = self.config(drawn)
         prefix = _prefix_pages(drawn[_PREFIX], config)
-        apart = config.max_encoder_len and not self.can.prefix_beside_encoder
-        if apart or (config.swa_window and not self.can.prefix_by_group):
+        if unshared(self.can, config) is not None:
             prefix = 0
         seed, order = drawn[_SEED], _ORDERS[drawn[_ORDER] >> 6]
         rows = FreeList(order, seed, FIRST_ROW, config.req_pool_size)

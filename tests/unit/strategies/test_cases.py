@@ -232,6 +232,13 @@ def test_cases_of_an_unusual_reach_are_valid(capabilities: Capabilities) -> None
         assert max(len(step.rows) for step in case.steps) <= widest
 
 
+def test_a_target_without_shared_prefixes_gets_none() -> None:
+    can = Capabilities(page_sizes=(1, 16), max_context_len=64)
+    assert any(case.shared_prefix_pages for case in drawn(can, DEFAULT, 100, 9))
+    apart = can.replace(shared_prefixes=False)
+    assert not any(case.shared_prefix_pages for case in drawn(apart, DEFAULT, 100, 9))
+
+
 def test_all_cases_of_recurrent_layers_alone_have_recurrent_state() -> None:
     reach = Capabilities(recurrent_state=True, recurrent_only=True, max_batch=8)
     found = drawn(reach, DEFAULT, 60, 7)
