@@ -21,6 +21,7 @@ from fuzzgraph.kernel_models.memory import Ints, KernelMemory, as_numbers
 __all__ = [
     "OVERLAPS",
     "PLAN_BYTES",
+    "check_places",
     "check_sums",
     "compress_decode",
     "group_key",
@@ -67,21 +68,10 @@ def plan_compress_decode(
         KernelRefused: the real host code refuses such a call.
     """
     call = Call("plan_compress_decode", _PLAN_SOURCE)
-    for name, tensor, dtype in (
-        ("req_pool_indices", req_pool_indices, torch.int64),
-        ("req_to_token", req_to_token, torch.int32),
-        ("full_to_state", full_to_state, torch.int64),
-        ("seq_lens", seq_lens, torch.int64),
-    ):
-        call.needs_dtype(name, tensor, dtype)
-        call.needs_contiguous(name, tensor)
-    call.needs_shape("seq_lens", seq_lens, None)
-    rows = seq_lens.shape[0]
-    call.needs_shape("req_pool_indices", req_pool_indices, rows)
-    call.needs_shape("req_to_token", req_to_token, None, None)
-    call.needs_shape("full_to_state", full_to_state, None)
-    ring_for_4 = not use_req_ring or compress_ratio == OVERLAPS
-    call.needs(ring_for_4, "use_req_ring needs groups of 4", compress_ratio)
+    rows = check_places(
+        call, req_pool_indices, req_to_token, full_to_state, seq_lens,
+        ratio=compress_ratio, use_req_ring=use_req_ring,
+    )  # fmt: skip
     plan = torch.empty((rows, PLAN_BYTES), dtype=torch.uint8, device=seq_lens.device)
     launch(
         _COMPRESS_PLANNER,
@@ -184,6 +174,39 @@ def check_sums(
     call.needs_dtype("kv_score_input", kv_score_input, given)
     call.needs_dtype("ape", ape, given)
     call.needs_dtype("out", out, made)
+
+
+def check_places(
+    call: Call,
+    req_pool_indices: torch.Tensor,
+    req_to_token: torch.Tensor,
+    full_to_state: torch.Tensor,
+    seq_lens: torch.Tensor,
+    *,
+    ratio: int,
+    use_req_ring: bool,
+) -> int:
+    """Hold what says where states lie against what a planner's host code asks; the number of rows.
+
+    Raises:
+        KernelRefused: the real host code refuses such a call.
+    """
+    for name, tensor, dtype in (
+        ("req_pool_indices", req_pool_indices, torch.int64),
+        ("req_to_token", req_to_token, torch.int32),
+        ("full_to_state", full_to_state, torch.int64),
+        ("seq_lens", seq_lens, torch.int64),
+    ):
+        call.needs_dtype(name, tensor, dtype)
+        call.needs_contiguous(name, tensor)
+    call.needs_shape("seq_lens", seq_lens, None)
+    rows: int = seq_lens.shape[0]
+    call.needs_shape("req_pool_indices", req_pool_indices, rows)
+    call.needs_shape("req_to_token", req_to_token, None, None)
+    call.needs_shape("full_to_state", full_to_state, None)
+    ring_for_4 = not use_req_ring or ratio == OVERLAPS
+    call.needs(ring_for_4, "use_req_ring needs groups of 4", ratio)
+    return rows
 
 
 # ---- the bodies

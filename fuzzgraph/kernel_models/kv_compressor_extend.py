@@ -18,6 +18,7 @@ from fuzzgraph.kernel_models.checks import Call
 from fuzzgraph.kernel_models.kv_compressor import (
     OVERLAPS,
     PLAN_BYTES,
+    check_places,
     check_sums,
     group_key,
     plan_numbers,
@@ -77,24 +78,16 @@ def plan_compress_extend(
         KernelRefused: the real host code refuses such a call.
     """
     call = Call("plan_compress_prefill", _PLAN_SOURCE)
+    rows = check_places(
+        call, req_pool_indices, req_to_token, full_to_state, seq_lens,
+        ratio=compress_ratio, use_req_ring=use_req_ring,
+    )  # fmt: skip
     for name, tensor, dtype in (
-        ("req_pool_indices", req_pool_indices, torch.int64),
-        ("req_to_token", req_to_token, torch.int32),
-        ("full_to_state", full_to_state, torch.int64),
-        ("seq_lens", seq_lens, torch.int64),
-        ("extend_lens", extend_lens, torch.int64),
-        ("pin_buffer", pin_buffer, torch.uint8),
-    ):
+        ("extend_lens", extend_lens, torch.int64), ("pin_buffer", pin_buffer, torch.uint8)
+    ):  # fmt: skip
         call.needs_dtype(name, tensor, dtype)
         call.needs_contiguous(name, tensor)
-    call.needs_shape("seq_lens", seq_lens, None)
-    rows = seq_lens.shape[0]
-    call.needs_shape("req_pool_indices", req_pool_indices, rows)
     call.needs_shape("extend_lens", extend_lens, rows)
-    call.needs_shape("req_to_token", req_to_token, None, None)
-    call.needs_shape("full_to_state", full_to_state, None)
-    ring_for_4 = not use_req_ring or compress_ratio == OVERLAPS
-    call.needs(ring_for_4, "use_req_ring needs groups of 4", compress_ratio)
     fits = rows <= num_q_tokens < _MOST_TOKENS and rows <= _MOST_ROWS
     call.needs(fits, f"{rows} rows need a plan of as many tokens or more", num_q_tokens)
     divides = not (swa_page_size % ring_size or ring_size % compress_ratio)

@@ -281,14 +281,31 @@ def _trtllm_gen_paged(
         served = min(count, max_q_len)
         hidden = None if window == (-1, -1) else below_diagonal(count, length, window)[:served]
         found.append(Row(first, served, keys, hidden))
-    # The launcher hands over one set of strides: those of the keys.
+    attend_paged(
+        memory, query, k_cache, v_cache, found, out, bmm1_scale=bmm1_scale, bmm2_scale=bmm2_scale,
+        sinks=sinks,
+    )  # fmt: skip
+
+
+def attend_paged(
+    memory: KernelMemory,
+    query: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    rows: list[Row],
+    out: torch.Tensor,
+    *,
+    bmm1_scale: float | torch.Tensor,
+    bmm2_scale: float | torch.Tensor,
+    sinks: torch.Tensor | None,
+) -> None:
+    """Attention of these rows as FlashInfer's launchers of such kernels hand caches over: by one
+    set of strides, those of the keys. Scales are read now."""
     values = v_cache.as_strided(v_cache.shape, k_cache.stride())
-    cache = Cache(
-        k_cache.transpose(1, 2), values.transpose(1, 2), value_scale=_scale_now(bmm2_scale)
-    )
+    cache = Cache(k_cache.transpose(1, 2), values.transpose(1, 2), value_scale=float(bmm2_scale))
     # What a kernel gives a token without keys is not documented.
-    softmax = Softmax(_scale_now(bmm1_scale), sinks=sinks, empty="undefined")
-    attend(memory, query, cache, found, softmax, as_contiguous(out))
+    softmax = Softmax(float(bmm1_scale), sinks=sinks, empty="undefined")
+    attend(memory, query, cache, rows, softmax, as_contiguous(out))
 
 
 _DECODE = ModelKernel("trtllm_batch_decode_with_kv_cache", _trtllm_gen_paged, _SOURCE)
@@ -305,10 +322,6 @@ def _check_key_offsets(
         if not np.array_equal(sums[: len(wanted)], wanted):
             rule = "cum_seq_lens_kv must be the prefix sums of seq_lens"
             memory.misused("cum_seq_lens_kv", rule, f"{sums.tolist()} of {lens.tolist()}")
-
-
-def _scale_now(scale: float | torch.Tensor) -> float:
-    return float(scale)
 
 
 def as_contiguous(tensor: torch.Tensor) -> torch.Tensor:

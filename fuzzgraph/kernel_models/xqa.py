@@ -17,17 +17,14 @@ import torch
 from fuzzgraph.kernel_models.arguments import Tensor1, Tensor2, Tensor3
 from fuzzgraph.kernel_models.attention import (
     Bools,
-    Cache,
     Row,
-    Softmax,
-    attend,
     below_diagonal,
 )
 from fuzzgraph.kernel_models.checks import Call
 from fuzzgraph.kernel_models.launch import ModelKernel, launch
 from fuzzgraph.kernel_models.memory import Ints, KernelMemory
 from fuzzgraph.kernel_models.pages import paged_keys
-from fuzzgraph.kernel_models.trtllm_gen import as_contiguous
+from fuzzgraph.kernel_models.trtllm_gen import as_contiguous, attend_paged
 
 __all__ = ["trtllm_batch_decode_with_kv_cache"]
 
@@ -158,11 +155,10 @@ def _xqa(
             behind = min(tokens, length)
             hidden[:, length - behind :] |= ~seen[:, tokens - behind :]
         found.append(Row(row * tokens, tokens, keys, hidden))
-    # The launcher hands over one set of strides: those of the keys.
-    values = v_cache.as_strided(v_cache.shape, k_cache.stride())
-    cache = Cache(k_cache.transpose(1, 2), values.transpose(1, 2), value_scale=float(bmm2_scale))
-    softmax = Softmax(float(bmm1_scale), sinks=sinks, empty="undefined")
-    attend(memory, query, cache, found, softmax, as_contiguous(out))
+    attend_paged(
+        memory, query, k_cache, v_cache, found, out, bmm1_scale=bmm1_scale, bmm2_scale=bmm2_scale,
+        sinks=sinks,
+    )  # fmt: skip
 
 
 def _seen(memory: KernelMemory, mask: torch.Tensor, row: int, tokens: int) -> Bools:

@@ -10,6 +10,8 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from fuzzgraph.targets.offline.patching import replaced_names
+
 
 def change_line(holder: Any, name: str, line: str, other: str = "pass") -> None:
     """Give this object, and no other of its class, the method with another line.
@@ -40,13 +42,8 @@ def replace_while_running(
 
     @contextlib.contextmanager
     def runs(*given: Any) -> Iterator[None]:
-        kept = vars(holder)[name]
-        setattr(holder, name, other(kept))
-        try:
-            with inside(*given):
-                yield
-        finally:
-            setattr(holder, name, kept)
+        with replaced_names([holder], {name: other(getattr(holder, name))}), inside(*given):
+            yield
 
     session.engine_runs = runs
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from fuzzgraph.case import EngineConfig
 from fuzzgraph.targets.sglang.attention_model import in_forward_context
 from fuzzgraph.targets.sglang.runners.eagle_draft import DraftTarget
+from tests.targets.sglang.planted import with_changed_sessions
 
 __all__ = [
     "chains_of_other_rows",
@@ -34,15 +34,7 @@ __all__ = [
 
 def _target(kind: str, change: Callable[[Any], None]) -> DraftTarget:
     target = DraftTarget(f"sglang-eagle-{kind.replace('_', '-')}", kind)
-    open_session = target.open_session
-
-    def opened(config: EngineConfig, graphs: Any) -> Any:
-        session = open_session(config, graphs)
-        change(session.runner._engine)
-        return session
-
-    target.open_session = opened  # type: ignore[method-assign]
-    return target
+    return with_changed_sessions(target, lambda session: change(session.runner._engine))
 
 
 def _no_hidden_states(engine: Any) -> None:

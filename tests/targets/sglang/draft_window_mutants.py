@@ -8,25 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fuzzgraph.case import EngineConfig
 from fuzzgraph.targets.sglang.backends.flashinfer_draft import FlashInferDraftTarget
 from fuzzgraph.targets.sglang.backends.multi_step_draft import MultiStepDraftTarget
 from fuzzgraph.targets.sglang.backends.triton_draft import TritonDraftTarget
+from tests.targets.sglang.planted import with_changed_sessions
 
 _TARGETS = {"triton": TritonDraftTarget, "flashinfer": FlashInferDraftTarget}
 
 
 def _planted(backend: str, change: Callable[[Any], None]) -> MultiStepDraftTarget:
     target = _TARGETS[backend](f"sglang-{backend}-draft")
-    open_session = target.open_session
-
-    def opened(config: EngineConfig, graphs: Any) -> Any:
-        session = open_session(config, graphs)
-        change(session.backend)
-        return session
-
-    target.open_session = opened  # type: ignore[method-assign]
-    return target
+    return with_changed_sessions(target, lambda session: change(session.backend))
 
 
 def _sink_forgotten(backend: Any) -> None:

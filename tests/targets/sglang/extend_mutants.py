@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from fuzzgraph.case import EngineConfig
 from fuzzgraph.targets.sglang.backends.draft_extend import DraftExtendTarget
+from tests.targets.sglang.planted import with_changed_sessions
 
 __all__ = [
     "last_key_of_no_row",
@@ -22,15 +22,7 @@ __all__ = [
 
 def _target(backend: str, change: Callable[[Any], None]) -> DraftExtendTarget:
     target = DraftExtendTarget(f"sglang-{backend}-draft-extend", backend)
-    open_session = target.open_session
-
-    def opened(config: EngineConfig, graphs: Any) -> Any:
-        session = open_session(config, graphs)
-        change(session)
-        return session
-
-    target.open_session = opened  # type: ignore[method-assign]
-    return target
+    return with_changed_sessions(target, change)
 
 
 def _after_preparation(session: Any, change: Callable[[Any], None]) -> None:
@@ -44,17 +36,23 @@ def _after_preparation(session: Any, change: Callable[[Any], None]) -> None:
     backend.init_forward_metadata_out_graph = prepared
 
 
-def last_key_of_no_row() -> DraftExtendTarget:
-    """TensorRT-LLM's lengths count one key too few (MLA)."""
+def _one_less(lengths: str) -> Callable[[Any], None]:
+    """Lengths of a graph's metadata count one too few."""
 
     def change(session: Any) -> None:
         def shortened(batch: Any) -> None:
             held = session.backend.decode_cuda_graph_metadata[batch.batch_size]
-            held.seq_lens_k.sub_(1).clamp_(min=1)
+            getattr(held, lengths).sub_(1).clamp_(min=1)
 
         _after_preparation(session, shortened)
 
-    return _target("trtllm-mla", change)
+    return change
+
+
+def last_key_of_no_row() -> DraftExtendTarget:
+    """TensorRT-LLM's lengths count one key too few (MLA)."""
+
+    return _target("trtllm-mla", _one_less("seq_lens_k"))
 
 
 def rows_of_one_place_less() -> DraftExtendTarget:
@@ -93,14 +91,7 @@ def plans_of_the_capture() -> DraftExtendTarget:
 def selects_one_place_late() -> DraftExtendTarget:
     """Each token selects among one key too few."""
 
-    def change(session: Any) -> None:
-        def shortened(batch: Any) -> None:
-            held = session.backend.decode_cuda_graph_metadata[batch.batch_size]
-            held.dsa_seqlens_expanded.sub_(1).clamp_(min=1)
-
-        _after_preparation(session, shortened)
-
-    return _target("nsa", change)
+    return _target("nsa", _one_less("dsa_seqlens_expanded"))
 
 
 def rows_by_accepted_tokens() -> DraftExtendTarget:

@@ -16,6 +16,7 @@ from fuzzgraph.targets.sglang.runners.hybrid_prefill import (
     FlatGatesPrefillTarget,
 )
 from fuzzgraph.targets.sglang.stubs import hybrid_pools, model_runner
+from tests.targets.sglang.planted import with_changed_sessions
 
 Change = Callable[[Any], None]
 """What becomes of the recurrent backend of an opened session."""
@@ -23,15 +24,9 @@ Change = Callable[[Any], None]
 
 def _planted(kind: type[DeltaNetPrefillTarget], name: str, change: Change) -> DeltaNetPrefillTarget:
     target = kind(name)
-    open_session = target.open_session
-
-    def open_changed(config: EngineConfig, graphs: Any) -> DeltaNetPrefillSession:
-        session = open_session(config, graphs)
-        change(session.backend.linear_attn_backend)
-        return session
-
-    target.open_session = open_changed  # type: ignore[method-assign]
-    return target
+    return with_changed_sessions(
+        target, lambda session: change(session.backend.linear_attn_backend)
+    )
 
 
 def _delta_net(change: Change) -> DeltaNetPrefillTarget:

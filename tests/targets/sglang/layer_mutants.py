@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from fuzzgraph.case import EngineConfig
 from fuzzgraph.targets.sglang.backends.multi_layer import LayersTarget
 from fuzzgraph.targets.sglang.release import engine_module
 from fuzzgraph.targets.sglang.runners.eagle_multi_layer import MULTI_LAYER
@@ -16,21 +15,14 @@ from tests.targets.sglang.changed_lines import (
     changed_method,
     replace_while_running,
 )
+from tests.targets.sglang.planted import with_changed_sessions
 
 _FLASH_ATTENTION = "sglang.srt.layers.attention.flashattention_backend"
 
 
 def _target(change: Callable[[Any], None], backend: str = "fa3") -> LayersTarget:
     target = LayersTarget("sglang-multi-layer-draft-extend", backend)
-    open_session = target.open_session
-
-    def opened(config: EngineConfig, graphs: Any) -> Any:
-        session = open_session(config, graphs)
-        change(session)
-        return session
-
-    target.open_session = opened  # type: ignore[method-assign]
-    return target
+    return with_changed_sessions(target, change)
 
 
 def window_table_not_stored() -> LayersTarget:

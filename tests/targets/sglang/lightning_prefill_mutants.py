@@ -4,25 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from fuzzgraph.case import EngineConfig
 from fuzzgraph.targets.sglang.runners.hybrid_prefill import (
-    DeltaNetPrefillSession,
     LightningPrefillTarget,
 )
 from tests.targets.sglang.changed_lines import change_line
+from tests.targets.sglang.planted import with_changed_sessions
 
 
 def _planted(name: str, line: str, other: str) -> LightningPrefillTarget:
     target = LightningPrefillTarget("sglang-lightning-prefill")
-    open_session = target.open_session
 
-    def open_changed(config: EngineConfig, graphs: Any) -> DeltaNetPrefillSession:
-        session = open_session(config, graphs)
+    def changed(session: Any) -> None:
         change_line(session.backend.linear_attn_backend, name, line, other)
-        return session
 
-    target.open_session = open_changed  # type: ignore[method-assign]
-    return target
+    return with_changed_sessions(target, changed)
 
 
 def pasts_lost() -> LightningPrefillTarget:

@@ -7,18 +7,17 @@ from typing import Any
 
 import torch
 
-from fuzzgraph.case import EngineConfig
 from fuzzgraph.content import STATE_WIDTH
 from fuzzgraph.targets.sglang.attention_model import PrefillModel
 from fuzzgraph.targets.sglang.mamba2_model import Mamba2Model
 from fuzzgraph.targets.sglang.release import engine_module
 from fuzzgraph.targets.sglang.runners.hybrid_prefill import (
-    DeltaNetPrefillSession,
     FalconPrefillSession,
     FalconPrefillTarget,
     Mamba2PrefillTarget,
 )
 from tests.targets.sglang.changed_lines import change_line
+from tests.targets.sglang.planted import with_changed_sessions
 
 Change = Callable[[Any, Any], None]
 """What becomes of the mixer and the recurrent backend of an opened session."""
@@ -26,16 +25,11 @@ Change = Callable[[Any, Any], None]
 
 def _planted(change: Change) -> Mamba2PrefillTarget:
     target = Mamba2PrefillTarget("sglang-mamba-prefill")
-    open_session = target.open_session
 
-    def open_changed(config: EngineConfig, graphs: Any) -> DeltaNetPrefillSession:
-        session = open_session(config, graphs)
-        model: Any = session._attention
-        change(model.mixer, session.backend.linear_attn_backend)
-        return session
+    def changed(session: Any) -> None:
+        change(session._attention.mixer, session.backend.linear_attn_backend)
 
-    target.open_session = open_changed  # type: ignore[method-assign]
-    return target
+    return with_changed_sessions(target, changed)
 
 
 def _in_mixer(line: str, other: str) -> Mamba2PrefillTarget:

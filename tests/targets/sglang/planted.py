@@ -1,6 +1,9 @@
-"""What files of planted bugs share: a backend's own target, on a session that was changed."""
+"""What files of planted bugs share: targets whose sessions are changed."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.ports import GraphEngine
@@ -10,6 +13,22 @@ from fuzzgraph.targets.sglang.backends.attention_backend import (
     BackendTarget,
 )
 from fuzzgraph.targets.sglang.backends.fa3 import FA3
+
+T = TypeVar("T")
+
+
+def with_changed_sessions(target: T, change: Callable[[Any], None]) -> T:
+    """The target, of which `change` gets every session that is opened."""
+    opens: Any = target
+    open_session = opens.open_session
+
+    def opened(config: EngineConfig, graphs: GraphEngine) -> Any:
+        session = open_session(config, graphs)
+        change(session)
+        return session
+
+    opens.open_session = opened
+    return target
 
 
 class PlantedBackend(BackendTarget):

@@ -13,7 +13,7 @@ from fuzzgraph.targets.sglang.backends.short_conv import ShortConvSession, Short
 from fuzzgraph.targets.sglang.gated_convolution_model import LFM2_MODEL
 from fuzzgraph.targets.sglang.release import engine_module
 from tests.targets.sglang import gdn_mutants as hybrid
-from tests.targets.sglang.changed_lines import change_line
+from tests.targets.sglang.changed_lines import change_line, replace_while_running
 
 
 class _OfBackend(ShortConvSession):
@@ -114,28 +114,18 @@ class _Mended(ShortConvSession):
     """The convolution of a verify leaves zeros where a row has no slot, as sglang PR 30974 has it
     for Mamba2."""
 
-    def engine_runs(self, batch: Any = None) -> Any:
-        return _zeros_behind(super().engine_runs(batch))
-
-
-class _zeros_behind:
-    def __init__(self, inside: Any) -> None:
-        self._inside = inside
-
-    def __enter__(self) -> None:
-        self._inside.__enter__()
+    def __init__(self, config: EngineConfig, graphs: GraphEngine) -> None:
+        super().__init__(config, graphs)
         module = engine_module(LFM2_MODEL)
-        self._kernel = module.causal_conv1d_update_triton
+        replace_while_running(self, module, "causal_conv1d_update_triton", _zeros_behind)
 
-        def update(*args: Any, conv_state_indices: torch.Tensor, **kwargs: Any) -> Any:
-            out = self._kernel(*args, conv_state_indices=conv_state_indices, **kwargs)
-            return out.masked_fill_((conv_state_indices < 0).view(-1, 1, 1), 0.0)
 
-        module.causal_conv1d_update_triton = update
+def _zeros_behind(convolve: Any) -> Any:
+    def update(*args: Any, conv_state_indices: torch.Tensor, **kwargs: Any) -> Any:
+        out = convolve(*args, conv_state_indices=conv_state_indices, **kwargs)
+        return out.masked_fill_((conv_state_indices < 0).view(-1, 1, 1), 0.0)
 
-    def __exit__(self, *raised: Any) -> Any:
-        engine_module(LFM2_MODEL).causal_conv1d_update_triton = self._kernel
-        return self._inside.__exit__(*raised)
+    return update
 
 
 class _Planted(ShortConvTarget):

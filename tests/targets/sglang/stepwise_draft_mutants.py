@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fuzzgraph.case import EngineConfig
 from fuzzgraph.targets.sglang.backends.stepwise_draft import StepwiseDraftTarget
+from tests.targets.sglang.planted import with_changed_sessions
 
 __all__ = [
     "flashmla_pages_of_other_rows",
@@ -22,16 +22,12 @@ __all__ = [
 def _target(backend: str, change: Callable[[Any], None]) -> StepwiseDraftTarget:
     """A target with changed sessions; reports/findings/sglang-mla-draft-slots.md is mended."""
     target = StepwiseDraftTarget(f"sglang-{backend}-draft", backend)
-    open_session = target.open_session
 
-    def opened(config: EngineConfig, graphs: Any) -> Any:
-        session = open_session(config, graphs)
+    def changed(session: Any) -> None:
         _lay_slots_out(session)
         change(session)
-        return session
 
-    target.open_session = opened  # type: ignore[method-assign]
-    return target
+    return with_changed_sessions(target, changed)
 
 
 def _lay_slots_out(session: Any) -> None:
