@@ -22,8 +22,8 @@ CLAUSES: dict[Clause, str] = {
 
 Symptom = Literal[
     "mismatch", "nan_mismatch", "red_zone_hit", "foreign_write", "stray_access", "race",
-    "broken_contract", "broken_form", "missing", "exception", "device_fault", "signal", "hang",
-    "kernel_error",
+    "freed_memory", "broken_contract", "broken_form", "missing", "exception", "device_fault",
+    "signal", "hang", "kernel_error",
 ]  # fmt: skip
 """nan_mismatch: a mismatch that shows only with NaN in the memory that the batch does not own."""
 Stage = Literal["open", "warmup", "capture", "prepare", "replay", "eager", "check"]

@@ -22,6 +22,7 @@ __all__ = [
     "Engagement",
     "Field",
     "ForeignWrite",
+    "FreedUse",
     "KeptOutput",
     "Observation",
     "RunKind",
@@ -127,6 +128,22 @@ class ForeignWrite:
 
 
 @dataclass(frozen=True, slots=True)
+class FreedUse:
+    """Memory that a replayed graph uses and that the engine has let go of."""
+
+    region: str
+    graph: str
+    kind: Literal["read", "write"]
+    by: str
+    """The operation or kernel that uses it first."""
+    source: str
+    """The line that issued that at the capture."""
+    allocated_at: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class AddressChange:
     """A captured tensor that no longer lies where the graph reads it."""
 
@@ -215,6 +232,8 @@ class StepRecord:
     """Arguments whose content breaks a rule of the kernel that got them."""
     eager_misuses: list[Misuse] = field(default_factory=list)
     """The same of the eager run."""
+    freed_uses: list[FreedUse] = field(default_factory=list)
+    """Of the graphs that the step replayed, where they are recorded."""
     excuses: tuple[Excuse, ...] = ()
     """Rules of handing over that the target excuses names from."""
     address_changes: list[AddressChange] = field(default_factory=list)

@@ -7,7 +7,7 @@ from typing import Any
 
 from fuzzgraph.accesses import Access, Where
 from fuzzgraph.finding import Clause, Finding, Stage, Symptom
-from fuzzgraph.observation import StepRecord
+from fuzzgraph.observation import FreedUse, StepRecord
 from fuzzgraph.rules.comparison import Difference
 from fuzzgraph.text.numbers import counted
 
@@ -91,6 +91,25 @@ def stray(step: StepRecord, oracle: str, clause: Clause, access: Access) -> Find
         offset=access.offset,
         elements=access.elements,
         payload=access.extent,
+    )
+
+
+def freed(step: StepRecord, oracle: str, clause: Clause, use: FreedUse) -> Finding:
+    """A finding that a replayed graph uses a buffer that the engine holds no longer."""
+    verb = "reads" if use.kind == "read" else "writes"
+    return claim(
+        step,
+        oracle,
+        clause,
+        buffer=use.region,
+        symptom="freed_memory",
+        message=f"graph {use.graph} {verb} {use.region} ({use.dtype} {list(use.shape)}, allocated"
+        f" at {use.allocated_at}) in {use.by}, captured at {use.source}; the engine has let go of"
+        " that buffer, and what is allocated next may lie there",
+        graph=use.graph,
+        kernel=use.by,
+        source=use.source,
+        allocated_at=use.allocated_at,
     )
 
 

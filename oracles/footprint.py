@@ -8,7 +8,7 @@ from typing import cast
 from fuzzgraph.accesses import Access, Race
 from fuzzgraph.finding import Clause, Finding, Stage
 from fuzzgraph.observation import ForeignWrite, RunKind, StepRecord, ZoneHit
-from fuzzgraph.oracles.claims import claim, stray
+from fuzzgraph.oracles.claims import claim, freed, stray
 from fuzzgraph.rules.writes import Overrun, foreign_rows_text
 from fuzzgraph.text.numbers import counted
 
@@ -17,7 +17,8 @@ class Footprint:
     """Red zones are intact; every slot, row and state outside the batch's own keeps its bytes.
 
     Where kernels are checked access by access: stores stay inside what the kernel was passed, and
-    no two of its programs meet at one place.
+    no two of its programs meet at one place. A recorded graph writes no buffer that the engine has
+    let go of.
     """
 
     name = "footprint"
@@ -36,6 +37,9 @@ class Footprint:
         for access in stores:
             if access.region not in told:
                 yield stray(step, self.name, self.clause, access)
+        for use in step.freed_uses:
+            if use.kind == "write":
+                yield freed(step, self.name, self.clause, use)
         for race in step.races:
             yield self._race(step, race)
 

@@ -9,7 +9,7 @@ import torch
 
 from fuzzgraph.finding import Clause, Finding
 from fuzzgraph.observation import RunKind, StepRecord
-from fuzzgraph.oracles.claims import claim, stray
+from fuzzgraph.oracles.claims import claim, freed, stray
 from fuzzgraph.oracles.reference import too_far_apart
 from fuzzgraph.rules.comparison import Difference, first_difference
 
@@ -21,7 +21,8 @@ class NonInterference:
     yardstick judges live outputs only.
 
     Where kernels are checked access by access, a load outside of what the kernel was passed is a
-    finding too, whether or not it changes a result.
+    finding too, whether or not it changes a result. So is a recorded graph's read of a buffer that
+    the engine has let go of.
     """
 
     name = "noninterference"
@@ -32,6 +33,9 @@ class NonInterference:
         for access in step.accesses:
             if access.kind == "read":
                 yield stray(step, self.name, self.clause, access)
+        for use in step.freed_uses:
+            if use.kind == "read":
+                yield freed(step, self.name, self.clause, use)
         replay, other = step.runs.get("replay"), step.runs.get("other_world")
         if replay is None or other is None:
             return

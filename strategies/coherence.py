@@ -91,7 +91,7 @@ def coherent(fields: Fields, can: Capabilities, pins: Pins = ()) -> EngineConfig
     if not fields["swa_window"]:
         fields["swa_page_size"] = DIMENSIONS["swa_page_size"].default
     _virtual_pages(fields)
-    if not is_wide(fields["capture_bs"]):
+    if not is_wide(fields["req_pool_size"]):
         fields["req_pool_size"] = max(
             1, min(fields["req_pool_size"], _POOL_SLOTS // fields["page_size"])
         )

@@ -83,7 +83,7 @@ class HistoryBuilder:
         """Live request -> what its last step computed, if so."""
         self.parks = can.waiting
         """Whether requests that are not in a batch wait; else they leave."""
-        wide = can.max_wide_batch and is_wide(config.capture_bs)
+        wide = can.max_wide_batch and is_wide(config.req_pool_size)
         self.most: int = can.max_wide_batch if wide else min(can.max_batch, profile.max_batch)
         self.raw_bs = raw_bs
         """Live requests of a batch, one of these; () for what the config allows."""

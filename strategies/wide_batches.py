@@ -19,13 +19,15 @@ _SHORT = 12
 """Tokens of a context, where a page needs no more."""
 _SHARE = 2
 """Percent of configs."""
+_ABOVE = 25
+"""Percent of them whose graphs end far below, so that wide batches run without one in between."""
 _FEATURE = 98
 """No feature of `config_features` has this number, so that these draws depend on none of theirs."""
 
 
-def is_wide(capture_bs: tuple[int, ...]) -> bool:
-    """Whether batches of such graphs go past the first block of rows."""
-    return capture_bs[-1:] > (_BLOCKS[0],)
+def is_wide(req_pool_size: int) -> bool:
+    """Whether batches of so many requests go past the first block of rows."""
+    return req_pool_size > _BLOCKS[0]
 
 
 def widen_batch(fields: Fields, can: Capabilities, number: int) -> None:
@@ -33,16 +35,20 @@ def widen_batch(fields: Fields, can: Capabilities, number: int) -> None:
     chance = Chance(number, _FEATURE)
     page = fields["page_size"]
     short = min(max(min(fields["max_context_len"], _SHORT), page), can.max_context_len)
-    sizes = [
+    wide = [
         block + beyond
         for block in _BLOCKS
         for beyond in _BEYOND
         if block + beyond <= can.max_wide_batch
         and (block + beyond) * -(-short // page) * page <= _SLOTS
     ]
-    if not sizes or "prefill" in fields["modes"] or not chance.percent(_SHARE):
+    if not wide or "prefill" in fields["modes"] or not chance.percent(_SHARE):
         return
-    rows = chance.pick(sizes)
-    smaller = fields["capture_bs"][:1] if chance.percent(50) else ()
-    fields.update(max_context_len=short, capture_bs=(*smaller, rows), req_pool_size=rows)
+    rows = chance.pick(wide)
+    smallest = fields["capture_bs"][:1]
+    sizes = (*smallest, rows) if chance.percent(50) else (rows,)
+    if can.eager_steps and chance.percent(_ABOVE):
+        sizes = smallest
+        fields["eager_above_ladder"] = True
+    fields.update(max_context_len=short, capture_bs=sizes, req_pool_size=rows)
     narrow_rows(fields, can)

@@ -12,6 +12,7 @@ from fuzzgraph.accesses import Access, Misuse, Race
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.errors import EngineError
 from fuzzgraph.execution.failures import Border
+from fuzzgraph.execution.freed_memory import FreedMemory
 from fuzzgraph.execution.kernels import take_accesses, take_misuses, take_races
 from fuzzgraph.execution.pool_writer import PoolWriter, StepState
 from fuzzgraph.handover import Excuse
@@ -58,6 +59,7 @@ class OpenSession:
     opening_accesses: list[Access] = field(default_factory=list)
     opening_misuses: list[Misuse] = field(default_factory=list)
     excuses: tuple[Excuse, ...] = ()
+    freed: FreedMemory = field(init=False)
     _captured: Snapshot = field(init=False)
     _watch: PythonStateWatch = field(init=False)
     _images: dict[int, Image] = field(init=False, default_factory=dict)
@@ -85,6 +87,7 @@ class OpenSession:
         self._fields = {declared.name: declared for declared in self.session.fields}
         captured = self.session.captured_addresses().items()
         self._dtypes = {name: tensor.dtype for name, (tensor, _) in captured}
+        self.freed = FreedMemory(self.memory, self.graphs, self._watch)
 
     def snapshot(self, room: Room | None = None, attributes: Bindings | None = None) -> Snapshot:
         """The present state, for `restore`.

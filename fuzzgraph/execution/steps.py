@@ -174,6 +174,7 @@ class StepRunner:
         declined = step.runs["replay"].declined
         if opened.graphs.captured and not declined and _fits_ladder(batch, step.config):
             step.engagements = _engagements(opened.graphs.replayed)
+        step.freed_uses = opened.freed.used_by(opened.graphs.replayed, before.attributes)
         if batch.via == "graph":
             step.address_changes, step.dtype_changes = opened.moved_buffers()
             step.at_capture = session.capture_values(batch)

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
@@ -26,7 +26,7 @@ from fuzzgraph.graphs.playback import Step, copy_back, frozen, in_place, straigh
 from fuzzgraph.graphs.rules import HostReads, refuse_forbidden
 from fuzzgraph.memory.launches import Launch
 from fuzzgraph.memory.listener import Listener
-from fuzzgraph.memory.operator_facts import Facts
+from fuzzgraph.memory.operator_facts import Facts, tensors_in
 from fuzzgraph.memory.placement import memory_of
 from fuzzgraph.memory.sides import works_on_host
 from fuzzgraph.memory.source_lines import innermost_source
@@ -206,6 +206,16 @@ def _listed(out: Any) -> list[Any]:
     return list(out) if isinstance(out, (tuple, list)) else [out]
 
 
+def _read_and_written(
+    facts: Facts, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
+    read: list[Any] = []
+    written: list[Any] = []
+    for name, value in (*enumerate(args), *kwargs.items()):
+        (written if name in facts.writes else read).append(value)
+    return tuple(tensors_in(read)), tuple(tensors_in(written))
+
+
 def _moved(old: torch.Tensor, new: torch.Tensor) -> Step:
     """What a resize does to memory: the elements come along as they lie, if it moved the tensor."""
     if old.data_ptr() == new.data_ptr():
@@ -213,6 +223,17 @@ def _moved(old: torch.Tensor, new: torch.Tensor) -> Step:
     kept = min(len(old), len(new))
     source, target = old[:kept], new[:kept]
     return relay(lambda: target.copy_(source))
+
+
+class Work(NamedTuple):
+    """An operation or launch of a captured graph."""
+
+    name: str
+    source: str
+    """The engine's line that issued it: `file.py:123 in function`."""
+    read: tuple[torch.Tensor, ...]
+    """Of a launch all that it was passed: what a kernel does with it is not known here."""
+    written: tuple[torch.Tensor, ...] = ()
 
 
 class RecordedGraph(WatchedGraph[Outputs]):
@@ -241,6 +262,27 @@ class RecordedGraph(WatchedGraph[Outputs]):
         if self._trace is None:
             self._trace = tuple(map(_public, self._raw))
         return self._trace
+
+    def work(self) -> Iterator[Work]:
+        """What a replay runs, in order, with the tensors that it reads and writes."""
+        for raw in self._raw:
+            if isinstance(raw, RecordedOp):
+                yield Work(
+                    raw.name, raw.source, tuple(tensors_in([*raw.args, *raw.kwargs.values()]))
+                )
+                continue
+            _, facts, args, kwargs, _, source, works = raw
+            if works:
+                yield Work(facts.text, source, *_read_and_written(facts, args, kwargs))
+
+    def aliases(self) -> Iterator[torch.Tensor]:
+        """The graph's own tensors, on memory that it was captured with."""
+        for raw in self._raw:
+            if isinstance(raw, RecordedOp):
+                values = [*raw.args, *raw.kwargs.values(), *raw.outputs]
+            else:
+                values = [*raw[2], *raw[3].values(), *_listed(raw[4])]
+            yield from tensors_in(values)
 
     @relay
     def _run(self) -> None:

@@ -7,7 +7,7 @@ seen only if it lands in a red zone and changes it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
@@ -18,6 +18,7 @@ from fuzzgraph.errors import FuzzGraphError
 from fuzzgraph.lanes import Lanes
 from fuzzgraph.memory.arena import Arena, address_of
 from fuzzgraph.memory.arena_regions import ArenaRegions
+from fuzzgraph.memory.holders import held
 from fuzzgraph.memory.image import Image, Room
 from fuzzgraph.memory.interception import Interception
 from fuzzgraph.memory.placement import Layout
@@ -133,6 +134,16 @@ class GuardedMemory(Interception):  # type: ignore[no-untyped-call]
     def is_poison(self, tensor: torch.Tensor) -> bool:
         """Whether every byte of a guarded tensor is the graph pool's poison."""
         return self._worlds.is_poison(tensor)
+
+    def free_among(
+        self, regions: Iterable[Region], *, ours: Collection[int], containers: Collection[int] = ()
+    ) -> list[Region]:
+        """Those of these regions in which nothing but the harness holds a tensor; see `held`."""
+        suspected = list(regions)
+        if not suspected:
+            return []
+        kept = held(suspected, self._layout, ours=ours, containers=containers)
+        return [region for region in suspected if id(region) not in kept]
 
     def name_regions(self, roots: Mapping[str, object]) -> None:
         """Call each engine buffer what the engine calls it; the shortest path wins."""

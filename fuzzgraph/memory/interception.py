@@ -13,6 +13,7 @@ handed to `torch.from_numpy` is copied, so later writes through the array do not
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -244,6 +245,8 @@ class Interception(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self._segment != "scratch":
             slot.region.side = self.sides.of_fresh(self._segment, facts, args, kwargs)
         view = slot.base.as_strided(out.shape, out.stride(), slot.element)
+        if self._segment == "engine":
+            slot.region.given = weakref.ref(view)
         if not facts.is_empty:
             copy_whole(view, out)
         return view, (view,)

@@ -34,6 +34,12 @@ class PythonState:
         self.arrays: list[tuple[Any, Any]] = []
         self.slotted: list[tuple[Any, dict[str, Any]]] = []
 
+    @property
+    def copies(self) -> list[object]:
+        """Every copy, without the objects themselves."""
+        pairs = (*self.dicts, *self.lists, *self.sets, *self.arrays, *self.slotted)
+        return [copy for _, copy in pairs]
+
     def remember_again(self, earlier: PythonState, fresh: list[Any]) -> None:
         """Copy the lists, sets, arrays and slots of an earlier snapshot as they are now.
 

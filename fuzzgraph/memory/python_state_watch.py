@@ -14,6 +14,8 @@ from itertools import chain
 from operator import attrgetter, is_
 from typing import Any
 
+import torch
+
 from fuzzgraph.memory.python_state import PythonState, restore_attributes, walk_into
 from fuzzgraph.memory.regions import slot_names
 
@@ -27,6 +29,11 @@ class Bindings:
     rest: PythonState
     """Lists, sets and arrays; everything that is new since the watch began; and all dicts if a key
     was added or removed."""
+
+    @property
+    def containers(self) -> list[object]:
+        """The lists and dicts in which this keeps what was bound."""
+        return [self.values, *self.rest.copies]
 
 
 class PythonStateWatch:
@@ -47,6 +54,13 @@ class PythonStateWatch:
         self._slots = self._take_full_slots()
         self._values = self._read()
         self.first = Bindings(self._values, self._rest)
+
+    def bound_tensors(self) -> Iterator[tuple[dict[Any, Any], Any, torch.Tensor]]:
+        """Each attribute or entry that is a tensor now: where it is bound, its name, the tensor."""
+        for bindings in self._dicts:
+            for name, value in bindings.items():
+                if isinstance(value, torch.Tensor):
+                    yield bindings, name, value
 
     def _take_full_slots(self) -> list[Callable[[], tuple[Any, ...]]]:
         """Readers of the slotted objects whose slots are all bound; the others stay in `rest`."""

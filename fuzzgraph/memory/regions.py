@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 import sys
 import types
+import weakref
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -59,6 +60,8 @@ class Region:
     """Whether it is memory of the host from which a device copies by itself."""
     touched: bool = False
     """Whether an operation or a kernel launch was seen that may write here."""
+    given: weakref.ReferenceType[torch.Tensor] | None = None
+    """The tensor that the engine got for it, where it is one of its buffers."""
     start: int = field(init=False)
     """First byte of the red zone before the payload."""
     end: int = field(init=False)

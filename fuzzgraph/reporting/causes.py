@@ -112,14 +112,14 @@ def _needs_more_than_any_case(case: Case) -> bool:
 
 
 def _line(finding: Finding) -> str:
-    """The source line at fault, where one is known: of an exception or of a kernel's access."""
+    """The source line at fault, where one is known: of an exception, or of an access."""
     if finding.symptom == "exception":
         error = str(finding.detail.get("error", "")).partition(":")[0]
         where = str(finding.detail.get("where", ""))
         return f"{error} at {where}" if where else ""
     if finding.symptom == "kernel_error":
         return finding.buffer
-    if finding.symptom in ("stray_access", "race"):
+    if finding.symptom in ("stray_access", "race", "freed_memory"):
         verb = "reads" if finding.clause == "reads" else "writes"
         return f"{finding.detail.get('kernel')} {verb} at {finding.detail.get('source')}"
     return ""

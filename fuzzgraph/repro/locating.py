@@ -236,7 +236,7 @@ def _of_memory(
         region = recording.memory.region_of(tensor)
         line = "" if region is None else region.allocated_at
         # What lies there is not in question where it was only reached from outside.
-        outside = finding.symptom in ("red_zone_hit", "foreign_write", "stray_access", "race")
+        outside = finding.symptom in _OF_ITS_PLACE
         if writer is not None and not outside:
             does = f"last writes {name}{_by(writer)}"
             yield from _line("written", writer.source, does, writers.callers[writer])
@@ -247,6 +247,10 @@ def _of_memory(
             made = writers.allocation(tensor, line)
             callers = writers.callers[made] if made is not None else ()
             yield from _line("allocated", line, f"allocates {called_so}{since}", callers)
+
+
+_OF_ITS_PLACE = ("red_zone_hit", "foreign_write", "stray_access", "race", "freed_memory")
+"""Findings of where memory lies, and not of what is there."""
 
 
 def _since(line: str, writes: list[str]) -> str:

@@ -274,6 +274,14 @@ def _of_stray_access(finding: Finding) -> str:
     return f"{_during(finding)}, {_kernel(finding)} {verb} outside {finding.buffer}"
 
 
+def _of_freed_memory(finding: Finding) -> str:
+    verb = "reads" if finding.clause == "reads" else "writes"
+    return (
+        f"{_doer(finding)} {verb} {finding.buffer}, which the engine has let go of since its graph"
+        " was captured"
+    )
+
+
 def _of_race(finding: Finding) -> str:
     return (
         f"{_during(finding)}, programs of {_kernel(finding)} race for one element of"
@@ -351,6 +359,7 @@ _WRITERS = {
     "foreign_write": _of_foreign_write,
     "stray_access": _of_stray_access,
     "race": _of_race,
+    "freed_memory": _of_freed_memory,
     "kernel_error": _of_kernel_error,
     "broken_contract": _of_contract,
     "broken_form": _of_contract,
@@ -363,6 +372,7 @@ _KINDS: dict[Symptom, str] = {
     "foreign_write": "Write to memory of others",
     "stray_access": "Access out of bounds",
     "race": "Race",
+    "freed_memory": "Use of freed memory",
     "kernel_error": "Error of a compiled kernel",
     "missing": "Missing result",
     "exception": "Exception",

@@ -69,5 +69,6 @@ def _kind(finding: Finding) -> type[ScriptCheck]:
 _UNSHOWN = {
     "missing": "what is missing is decided by the engine's Python, not by an operation",
     "stray_access": "torch runs a kernel without checking each of its accesses",
+    "freed_memory": "a script keeps every tensor that it names",
     "race": "torch runs the programs of a kernel one after the other",
 }

@@ -156,7 +156,7 @@ def test_batches_are_not_mostly_single_rows() -> None:
 
 
 def test_batches_are_small_but_for_wide_ones() -> None:
-    narrow = [case for case in sample() if not is_wide(case.config.capture_bs)]
+    narrow = [case for case in sample() if not is_wide(case.config.req_pool_size)]
     assert max(len(step.rows) for case in narrow for step in case.steps) <= DEFAULT.max_batch
 
 
@@ -228,7 +228,11 @@ def test_cases_of_an_unusual_reach_are_valid(capabilities: Capabilities) -> None
         ladder = case.config.capture_bs
         assert capabilities.capture_beyond_pool or ladder[-1] <= case.config.req_pool_size
         assert case.config.max_context_len <= capabilities.max_context_len
-        widest = capabilities.max_wide_batch if is_wide(ladder) else capabilities.max_batch
+        widest = (
+            capabilities.max_wide_batch
+            if is_wide(case.config.req_pool_size)
+            else capabilities.max_batch
+        )
         assert max(len(step.rows) for step in case.steps) <= widest
 
 

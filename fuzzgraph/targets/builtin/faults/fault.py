@@ -13,6 +13,7 @@ Kind = Literal[
     "padded row stale",
     "stale plan",
     "reallocated buffer",
+    "freed memory",
     "baked scalar",
     "undersized buffer",
     "length edge",
@@ -58,6 +59,8 @@ class Fault:
     """The engine with the fault in it."""
     overlap: bool = False
     """Whether it shows only where the host is a step ahead of the device (`--overlap`)."""
+    recorded: bool = False
+    """Whether only a recorded graph shows it."""
     needs: str = ""
     """Why the trigger takes more than three steps or requests; '' where it does not."""
 
