@@ -95,7 +95,7 @@ def stray(step: StepRecord, oracle: str, clause: Clause, access: Access) -> Find
 
 
 def freed(step: StepRecord, oracle: str, clause: Clause, use: FreedUse) -> Finding:
-    """A finding that a replayed graph uses a buffer that the engine holds no longer."""
+    """A finding that a replayed graph uses a buffer that nothing holds any more."""
     verb = "reads" if use.kind == "read" else "writes"
     return claim(
         step,
@@ -104,8 +104,8 @@ def freed(step: StepRecord, oracle: str, clause: Clause, use: FreedUse) -> Findi
         buffer=use.region,
         symptom="freed_memory",
         message=f"graph {use.graph} {verb} {use.region} ({use.dtype} {list(use.shape)}, allocated"
-        f" at {use.allocated_at}) in {use.by}, captured at {use.source}; the engine has let go of"
-        " that buffer, and what is allocated next may lie there",
+        f" at {use.allocated_at}) in {use.by}, captured at {use.source}; nothing holds that buffer"
+        " any more, and what is allocated next may lie there",
         graph=use.graph,
         kernel=use.by,
         source=use.source,

@@ -277,8 +277,8 @@ def _of_stray_access(finding: Finding) -> str:
 def _of_freed_memory(finding: Finding) -> str:
     verb = "reads" if finding.clause == "reads" else "writes"
     return (
-        f"{_doer(finding)} {verb} {finding.buffer}, which the engine has let go of since its graph"
-        " was captured"
+        f"{_doer(finding)} {verb} {finding.buffer}, which its graph was captured with and which"
+        " nothing holds any more"
     )
 
 

@@ -39,7 +39,7 @@ _UNTOUCHED = {
     "stray_access": "every access inside what the kernel was passed",
     "kernel_error": "no error of a kernel",
     "race": "no place that one program writes and another touches",
-    "freed_memory": "every buffer of a graph held by the engine for as long as the graph",
+    "freed_memory": "every buffer of a graph held for as long as the graph is replayed",
     "foreign_write": "every slot, row and state outside the batch's own keeps its bytes",
 }
 _UNDISTURBED = {
