@@ -49,6 +49,8 @@ class FreedMemory:
         self._graphs = graphs
         self._first = watch.first
         self._uses: dict[int, dict[int, FreedUse]] = {}
+        # Engine buffers never move. Graphs name the same few addresses again and again.
+        self._buffer_at: dict[int, Region | None] = {}
         self._bindings = list(self._bound(watch))
         used = [region for region in self._used() if may_be_free(region)]
         self._freed = memory.free_among(used, ours=self._ours())
@@ -107,20 +109,29 @@ class FreedMemory:
         found: dict[int, FreedUse] = {}
         for work in graph.work():
             for region in self._buffers(work.read):
-                found.setdefault(id(region), _use(region, graph.key, "read", work))
+                if id(region) not in found:
+                    found[id(region)] = _use(region, graph.key, "read", work)
             for region in self._buffers(work.written):
                 if id(region) not in found or found[id(region)].kind == "read":
                     found[id(region)] = _use(region, graph.key, "write", work)
         return found
 
     def _buffers(self, tensors: Iterable[torch.Tensor]) -> Iterator[Region]:
+        known = self._buffer_at
         for tensor in tensors:
-            region = self._memory.region_of(tensor)
-            if region is None or region.segment != "engine":
-                continue
-            # A number of the host is a constant of the graph.
-            if region.shape or region.side == "device":
+            address = tensor.data_ptr()
+            if address not in known:
+                known[address] = self._buffer_of(tensor)
+            region = known[address]
+            if region is not None:
                 yield region
+
+    def _buffer_of(self, tensor: torch.Tensor) -> Region | None:
+        region = self._memory.region_of(tensor)
+        if region is None or region.segment != "engine":
+            return None
+        # A number of the host is a constant of the graph.
+        return region if region.shape or region.side == "device" else None
 
 
 def _use(region: Region, graph: str, kind: Literal["read", "write"], work: Work) -> FreedUse:

@@ -14,7 +14,7 @@ generator's present state, as eager ones do; a device graph advances a state of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -208,12 +208,14 @@ def _listed(out: Any) -> list[Any]:
 
 def _read_and_written(
     facts: Facts, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
-    read: list[Any] = []
-    written: list[Any] = []
-    for name, value in (*enumerate(args), *kwargs.items()):
-        (written if name in facts.writes else read).append(value)
-    return tuple(tensors_in(read)), tuple(tensors_in(written))
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    read = tensors_in([*args, *kwargs.values()] if kwargs else args)
+    if not facts.writes:  # as nearly all operations
+        return read, []
+    named: dict[int | str, Any] = dict(enumerate(args))
+    named |= kwargs
+    written = tensors_in([named[name] for name in facts.writes if name in named])
+    return [one for one in read if all(one is not other for other in written)], written
 
 
 def _moved(old: torch.Tensor, new: torch.Tensor) -> Step:
@@ -231,9 +233,9 @@ class Work(NamedTuple):
     name: str
     source: str
     """The engine's line that issued it: `file.py:123 in function`."""
-    read: tuple[torch.Tensor, ...]
+    read: Sequence[torch.Tensor]
     """Of a launch all that it was passed: what a kernel does with it is not known here."""
-    written: tuple[torch.Tensor, ...] = ()
+    written: Sequence[torch.Tensor] = ()
 
 
 class RecordedGraph(WatchedGraph[Outputs]):
