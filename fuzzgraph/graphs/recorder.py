@@ -212,8 +212,7 @@ def _read_and_written(
     read = tensors_in([*args, *kwargs.values()] if kwargs else args)
     if not facts.writes:  # as nearly all operations
         return read, []
-    named: dict[int | str, Any] = dict(enumerate(args))
-    named |= kwargs
+    named = dict[int | str, Any]([*enumerate(args), *kwargs.items()])
     written = tensors_in([named[name] for name in facts.writes if name in named])
     return [one for one in read if all(one is not other for other in written)], written
 
