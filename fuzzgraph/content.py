@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from fuzzgraph import nvfp4
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.splitmix import STRIDE, hash_counters
 from fuzzgraph.world import VOCAB, Batch, IntArray
@@ -24,6 +25,7 @@ DTYPES: dict[str, torch.dtype] = {
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
     "float8_e4m3fn": torch.float8_e4m3fn,
+    "nvfp4": torch.uint8,
 }
 STATE_WIDTH = 8
 """Columns of a recurrent state row; float32, so that sums of `state_in` stay exact."""
@@ -44,6 +46,8 @@ _LARGEST_INDEX = 28.0  # 448, the largest number of FP8, by a power of two, and 
 
 _LAYER_KEYS = 100
 """Keys of the weights of one layer; all that are used are below."""
+_POSITIONS = 3
+"""Of them, the one of what positions bring."""
 
 # Largest table of ready KV rows, in elements; longer contexts compute rows on demand.
 _TABLE_LIMIT = 1 << 20
@@ -93,7 +97,8 @@ def _order(key: int, rows: int, columns: int) -> IntArray:
 
 @dataclass(frozen=True)
 class _Units:
-    """Bounds of embeddings, in 1/16, and what all are multiplied with."""
+    """Bounds of embeddings, in 1/16, and what all are multiplied with. In NVFP4 keys have those of
+    values."""
 
     query_and_key: int
     value: int
@@ -110,12 +115,25 @@ _WIDE = _Units(query_and_key=16, value=32, mrope=16, times=(1.0, 1.0))
 _FP8 = _Units(query_and_key=5, value=8, mrope=6, times=(2.0, 4.0))
 
 
+# A block's first column, which is a token's alone, holds the largest magnitude of one of two
+# scales. All others are at most 4 units, sums of a token's and a position's, which both scales
+# hold. Queries are those beside FP8, which is what kernels take them in.
+_FP4 = _Units(query_and_key=_FP8.query_and_key, value=2, mrope=_FP8.mrope, times=(2.0, 4.0))
+_FP4_LARGEST = (6, 12)
+_QUERY_OF_FP4 = 20
+"""Beyond the key of a layer's projection: keys of what only content in NVFP4 has."""
+
+
 def _units(config: EngineConfig) -> _Units:
+    if config.kv_dtype == "nvfp4":
+        return _FP4
     return _WIDE if config.kv_dtype == "auto" else _FP8
 
 
 def _projection(key: int, rows: int, config: EngineConfig) -> torch.Tensor:
     """Embeddings of packed queries, keys and values, in the units of the config's KV."""
+    if config.kv_dtype == "nvfp4":
+        return _fp4_projection(key, rows, config)
     query_and_key = (config.num_q_heads + config.num_kv_heads) * config.head_dim
     values = config.num_kv_heads * config.v_head_dim
     units = _units(config)
@@ -126,6 +144,26 @@ def _projection(key: int, rows: int, config: EngineConfig) -> torch.Tensor:
         ],
         dim=1,
     )
+
+
+def _fp4_projection(key: int, rows: int, config: EngineConfig) -> torch.Tensor:
+    """The same for KV in NVFP4.
+
+    Args:
+        key: of the layer's projection; that of positions leaves the first columns of blocks empty.
+    """
+    queries, keys = config.num_q_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    stored = keys + config.num_kv_heads * config.v_head_dim
+    query = _weights(key + _QUERY_OF_FP4, rows, queries, _FP4.query_and_key) * _FP4.times[0]
+    columns = _weights(key, rows, stored, _FP4.value) * _FP4.times[1]
+    blocks = columns.view(rows, -1, nvfp4.BLOCK)
+    blocks[..., 0] = 0.0
+    if key % _LAYER_KEYS != _POSITIONS:
+        drawn = _weights(key + _QUERY_OF_FP4 + 1, rows, blocks.shape[1], 32) * 16.0
+        smaller, larger = (units * _FP4.times[1] / 16.0 for units in _FP4_LARGEST)
+        largest = torch.where(drawn % 2 == 0, smaller, larger)
+        blocks[..., 0] = torch.where(drawn < 0, -largest, largest)
+    return torch.cat((query, columns), dim=1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,7 +229,7 @@ class Content:
         query, units = config.num_q_heads * config.head_dim, _units(config)
         exact = {
             "embed": _projection(key + 1, VOCAB, config),
-            "pos_embed": _projection(key + 3, self.max_positions, config),
+            "pos_embed": _projection(key + _POSITIONS, self.max_positions, config),
             "mrope_embed": _weights(key + 5, VOCAB, query, units.mrope) * units.times[0],
             "encoder_embed": _projection(key + 6, VOCAB, config)[:, query:],
         }
@@ -230,9 +268,14 @@ class Content:
 
     @cached_property
     def plane_shapes(self) -> tuple[tuple[int, int], ...]:
-        """(heads, columns) of one slot in each plane of the pool: (k, v), or the latent alone."""
+        """(heads, columns) of one slot in each plane of the pool: (k, v), or the latent alone. In
+        NVFP4 the planes of their scales follow."""
         config = self.config
         key = (config.num_kv_heads, config.head_dim)
+        if config.kv_dtype == "nvfp4":
+            heads, widths = config.num_kv_heads, (config.head_dim, config.v_head_dim)
+            packed = [(heads, width // 2) for width in widths]
+            return *packed, *((heads, width // nvfp4.BLOCK) for width in widths)
         return (key,) if config.attention == "mla" else (key, (key[0], config.v_head_dim))
 
     def kv_planes(
@@ -349,8 +392,25 @@ class Content:
             return k, k[..., : config.v_head_dim]
         return k, packed[:, keys:].reshape(-1, config.num_kv_heads, config.v_head_dim)
 
+    def numbers(
+        self, planes: tuple[torch.Tensor, ...], dtype: torch.dtype
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """(keys, values), each [N, heads, columns], that rows of `kv_planes` stand for."""
+        found = list(planes)
+        if self.config.kv_dtype == "nvfp4":
+            k, v, *scales = planes
+            found = [nvfp4.decoded(*pair) for pair in zip((k, v), scales, strict=True)]
+        of_all = (self.k_scale, self.v_scale)
+        found = [plane.to(dtype) * scale for plane, scale in zip(found, of_all, strict=False)]
+        if len(found) == 1:  # latent attention stores one row per token
+            found.append(found[0][..., : self.config.v_head_dim].contiguous())
+        return found[0], found[1]
+
     def _stored(self, packed: torch.Tensor) -> tuple[torch.Tensor, ...]:
         k, v = self._split(packed)
+        if self.config.kv_dtype == "nvfp4":
+            stored = nvfp4.encoded(k / self.k_scale), nvfp4.encoded(v / self.v_scale)
+            return tuple(each.contiguous() for pair in zip(*stored, strict=True) for each in pair)
         planes = ((k, self.k_scale), (v, self.v_scale))[: len(self.plane_shapes)]
         return tuple((plane / scale).to(self.storage_dtype).contiguous() for plane, scale in planes)
 

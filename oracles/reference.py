@@ -11,6 +11,7 @@ from fuzzgraph.finding import Clause, Finding, Stage
 from fuzzgraph.observation import Observation, RunKind, StepRecord
 from fuzzgraph.oracles.claims import claim, mismatch
 from fuzzgraph.reference import RECURRENCES, output_spec, rounding_of
+from fuzzgraph.row_mixing import coarseness
 from fuzzgraph.rules.comparison import Difference, beyond_tolerance, wrong_form
 from fuzzgraph.rules.writes import wrong_rows_text
 
@@ -132,7 +133,7 @@ def may_follow_padding(step: StepRecord, name: str, seen: Observation) -> bool:
 
     They hold what an earlier batch left, or what the engine pads an eager batch with.
     """
-    if name not in step.expected or not rounding_of(name, step.config).relative:
+    if name not in step.expected or not coarseness(name, step.config)[0]:
         return False
     return seen.padded_tokens > seen.num_tokens
 

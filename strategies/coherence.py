@@ -40,8 +40,14 @@ def pages_per_request(config: EngineConfig) -> int:
     return groups + drafts + encoder
 
 
+_FP4_HEADS = 64
+"""Columns of a head whose keys and values are in FP4."""
+
+
 def coherent(fields: Fields, can: Capabilities, pins: Pins = ()) -> EngineConfig:
     """Mend what two features, or their absence, make contradict each other."""
+    if fields["kv_dtype"] == "nvfp4":
+        _fp4_kv(fields, can)
     if fields["num_q_heads"] % fields["num_kv_heads"]:
         fields["num_kv_heads"] = 1
     if fields["attention"] == "mla":
@@ -129,6 +135,19 @@ def coherent(fields: Fields, can: Capabilities, pins: Pins = ()) -> EngineConfig
     return EngineConfig(**fields)
 
 
+def _fp4_kv(fields: Fields, can: Capabilities) -> None:
+    """KV in FP4 has heads of whole groups of scales, and neither latent rows, nor encoders, nor a
+    second pool; a target whose every model has one of these has the pool of its model."""
+    latent = "mha" not in can.attentions
+    if latent or can.encoder_only or can.swa_only or can.built_heads or can.attention_chunks:
+        fields["kv_dtype"] = DIMENSIONS["kv_dtype"].default
+        return
+    fields["head_dim"] = fields["v_head_dim"] = _FP4_HEADS
+    fields["attention"] = "mha"
+    for name in ("swa_window", "max_encoder_len", "virtual_pages"):
+        fields[name] = DIMENSIONS[name].default
+
+
 def _second_window(fields: Fields) -> None:
     """A window for the second layer, by a size that every case draws."""
     page, context = fields["page_size"], fields["max_context_len"]
@@ -159,7 +178,8 @@ def _backend_beside(fields: Fields, can: Capabilities) -> None:
     """Another backend for the other modes in a quarter of the decodes and verifies of a target that
     has some; half of these verifies run on the backend of prefills."""
     others = [name for name in can.backends_beside if name != "none"]
-    if not others or fields["modes"] not in (("decode",), ("target_verify",)):
+    modes = (("decode",), ("target_verify",))
+    if not others or fields["kv_dtype"] == "nvfp4" or fields["modes"] not in modes:
         for name in ("backend_beside", "verifies_as_prefill"):
             fields[name] = DIMENSIONS[name].default
         return
@@ -176,6 +196,9 @@ def _trtllm_kernel(fields: Fields, can: Capabilities) -> None:
     """Each kernel that a target has in as many of its contexts."""
     # By sizes that every case draws, so that each comes as often; the simplest has the first.
     number = fields["max_context_len"] + fields["num_q_heads"] + fields["capture_bs"][-1]
+    if fields["kv_dtype"] == "nvfp4":  # which prefills of the other one read from another pool
+        fields["trtllm_kernel"] = DIMENSIONS["trtllm_kernel"].default
+        return
     if fields["trtllm_kernel"] == can.trtllm_kernels[0]:
         fields["trtllm_kernel"] = can.trtllm_kernels[(number + 1) % len(can.trtllm_kernels)]
 

@@ -9,6 +9,8 @@ from fuzzgraph.case.verified_states import verifies_states
 from fuzzgraph.errors import InvalidCase
 
 _LARGEST_CAPTURE = 8192
+_FP4_BLOCK = 16
+"""Of `fuzzgraph.nvfp4`, which is made of tensors."""
 _LARGEST_POOL = 1 << 30
 """Elements of K and V together, and entries of a table of slots."""
 
@@ -34,6 +36,7 @@ def validate_config(config: EngineConfig) -> None:
     _check_ladder("capture_tokens", config.capture_tokens)
     _check_modes(config)
     _check_heads(config)
+    _check_fp4(config)
     _check_ranks(config)
     _check_decode_only(config)
     _check_states(config)
@@ -254,6 +257,21 @@ def _check_drafted_blocks(config: EngineConfig) -> None:
                 f"needs modes=['target_verify'] and rows that see all keys; got {name}={value}",
                 "Change it, or drop the blocks.",
             )
+
+
+def _check_fp4(config: EngineConfig) -> None:
+    """Scales are of whole blocks of a head's key or value."""
+    if config.kv_dtype != "nvfp4":
+        return
+    widths = config.head_dim, config.v_head_dim
+    if config.attention != "mha" or any(width % _FP4_BLOCK for width in widths):
+        refuse(
+            "config.kv_dtype",
+            config.kv_dtype,
+            f"needs attention='mha', and head_dim and v_head_dim in multiples of {_FP4_BLOCK}; got "
+            f"{config.attention!r}, {widths[0]} and {widths[1]}",
+            "Change them, or drop it.",
+        )
 
 
 def _check_draft_window(config: EngineConfig) -> None:

@@ -130,9 +130,10 @@ class EngineConfig(Record, frozen=True, kw_only=True):
     dtype: Annotated[Literal["float32", "bfloat16", "float16"], Dimension(
         needs=OneOf("dtypes"), feature=9, label="dtype {}", group="dtype"
     )] = "float32"
-    kv_dtype: Annotated[Literal["auto", "float8_e4m3fn"], Dimension(
+    kv_dtype: Annotated[Literal["auto", "float8_e4m3fn", "nvfp4"], Dimension(
         needs=OneOf("kv_dtypes"), feature=10, share=30, label="kv dtype {}", group="dtype"
     )] = "auto"
+    """`nvfp4`: two numbers in a byte, beside them a scale for every 16 (`fuzzgraph.nvfp4`)."""
     kernels: Annotated[Literal["torch", "triton"], Dimension(
         needs=OneOf("kernels"), feature=11, label="kernels {}", group="kernels"
     )] = "torch"

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from fuzzgraph.case import EngineConfig, group_configs
-from fuzzgraph.execution.pool_memory import page_rows
+from fuzzgraph.execution.pool_memory import page_shape
 from fuzzgraph.handover import Attended, Handover, Ints, QueryRow
 from fuzzgraph.kernel_models.attention import Row, Softmax
 from fuzzgraph.memory import GuardedMemory
@@ -27,13 +27,14 @@ def launches(taken: Iterable[Launched], pools: Pools, config: EngineConfig) -> t
         pools: keys that lie in no KV plane of these are told by their index.
     """
     slots = [
-        _Slots(plane, page_rows(plane, at, shape))
+        _Slots(plane, page_shape(plane, at, shape))
         for layer in pools.layers
         for group, shape in zip(layer, group_configs(config), strict=True)
         for at, plane in enumerate(group.kv_planes)
     ]
     slots += [
-        _Slots(plane, page_rows(plane, at, config)) for at, plane in enumerate(pools.encoder_planes)
+        _Slots(plane, page_shape(plane, at, config))
+        for at, plane in enumerate(pools.encoder_planes)
     ]
     found = []
     for each in taken:
@@ -83,10 +84,10 @@ class _Slots:
     """Where the slots of a KV plane lie.
 
     Args:
-        page: slots of a page, where the plane is [pages, page, ...]; 0 where it is [slots, ...].
+        page: slots of a page, where the plane is [pages, *page, ...]; () where it is [slots, ...].
     """
 
-    def __init__(self, plane: torch.Tensor, page: int) -> None:
+    def __init__(self, plane: torch.Tensor, page: tuple[int, ...]) -> None:
         self.start = plane.data_ptr()
         self._page = page
         sizes = zip(plane.shape, plane.stride(), strict=True)
@@ -101,8 +102,8 @@ class _Slots:
     def at(self, offset: Ints) -> Ints:
         """Slots whose first byte lies so many bytes behind the plane's start."""
         slots: Ints = offset // self._steps[0]
-        if self._page:
-            slots = slots * self._page + offset % self._steps[0] // self._steps[1]
+        for size, step, outer in zip(self._page, self._steps[1:], self._steps, strict=False):
+            slots = slots * size + offset % outer // step
         return slots
 
 

@@ -15,7 +15,7 @@ from fuzzgraph.execution.pool_memory import (
     PoolPlane,
     group_name,
     kv_signature,
-    page_rows,
+    page_shape,
 )
 from fuzzgraph.ports import Pools
 from fuzzgraph.reference import new_tokens
@@ -102,6 +102,6 @@ def _planes(
             kv_signature(index, len(tensors)),
             reserved_rows=config.page_size,
             written_rows=config.page_size if null_block else 1,
-            page_rows=page_rows(tensor, index, config),
+            page_shape=page_shape(tensor, index, config),
         ))  # fmt: skip
     return tuple(planes)

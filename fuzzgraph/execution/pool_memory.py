@@ -20,6 +20,10 @@ _NAN = float("nan")
 _KEY_SIGNATURE = (0.125, 0.1875, _NAN)
 _VALUE_SIGNATURE = (5.0, -6.0, _NAN)
 _LATENT_SIGNATURE = (1.5, -1.75, _NAN)
+# The same in NVFP4, as bytes of packed keys, packed values, scales of keys and scales of values:
+# keys are up to 3/32 and values 4.5 or -6 by the scales of `content`. The numbers have no NaN, the
+# scales have one.
+_FP4_SIGNATURES = ((0x11, 0x22, 0x22), (0x77, 0xFF, 0xFF), (0x20, 0x24, 0x7F), (0x44, 0x48, 0x7F))
 STATE_SIGNATURE = (9.0, -11.0, _NAN)
 # Page maps have integers only: in the NaN world they hold world B's trap.
 TRAP_BY_WORLD = (*TRAPS, TRAPS[1])
@@ -37,12 +41,17 @@ def _as_bytes(plane: torch.Tensor) -> torch.Tensor:
     return plane.view(torch.uint8)
 
 
-def page_rows(plane: torch.Tensor, number: int, config: EngineConfig) -> int:
-    """Slots of a page where KV plane `number` is [pages, page_size, ...]; 0 where it is by slot."""
+def page_shape(plane: torch.Tensor, number: int, config: EngineConfig) -> tuple[int, ...]:
+    """The slots of a page where KV plane `number` is by page: (page_size,) where it is [pages,
+    page_size, ...], two numbers where those of a page stand in groups; () where it is by slot."""
     content, page = content_for(config), config.page_size
     row_bytes = math.prod(content.plane_shapes[number]) * content.storage_dtype.itemsize
-    paged = page > 1 and plane.dim() > 2 and plane.shape[1] == page
-    return page if paged and math.prod(plane.shape[2:]) * plane.itemsize == row_bytes else 0
+    for inner in (1, 2):
+        shape, row = tuple(plane.shape[1 : 1 + inner]), plane.shape[1 + inner :]
+        paged = page > 1 and len(row) > 0 and math.prod(shape) == page
+        if paged and math.prod(row) * plane.itemsize == row_bytes:
+            return shape
+    return ()
 
 
 class PoolPlane:
@@ -53,7 +62,7 @@ class PoolPlane:
         reserved_rows: rows of the reserved page. Padded rows may read all of them, as far as their
             fill length goes, so every world has the same there.
         written_rows: the first of these rows, which padded rows may write.
-        page_rows: rows of a page where the tensor is [pages, page_rows, ...]; 0 where it is
+        page_shape: rows of a page where the tensor is [pages, *page_shape, ...]; () where it is
             [rows, ...].
     """
 
@@ -63,23 +72,26 @@ class PoolPlane:
         tensor: torch.Tensor,
         signature: tuple[float, ...],
         reserved_rows: int = 1,
-        page_rows: int = 0,
+        page_shape: tuple[int, ...] = (),
         written_rows: int = 1,
     ) -> None:
         self.name = name
         self.tensor = tensor
-        self._page_rows = page_rows
-        self.rows = tensor.view(torch.uint8) if page_rows else _as_bytes(tensor)
+        self._page_shape = page_shape
+        self.rows = tensor.view(torch.uint8) if page_shape else _as_bytes(tensor)
         """As bytes: copies and comparisons then work bit for bit in every dtype."""
-        self._row_shape = self.rows.shape[2:] if page_rows else self.rows.shape[1:]
-        self.count = len(tensor) * (page_rows or 1)
+        self._row_shape = self.rows.shape[1 + len(page_shape) :]
+        self.count = len(tensor) * math.prod(page_shape)
         """Rows that there are."""
-        first = self.rows[RESERVED_SLOT] if page_rows else self.rows[RESERVED_SLOT:]
-        self.reserved = first[:reserved_rows]
-        self.written = first[:written_rows]
-        """What padded rows may write."""
+        numbers = torch.arange(RESERVED_SLOT, RESERVED_SLOT + reserved_rows, device=tensor.device)
+        self._reserved_rows = numbers
+        last = RESERVED_SLOT + reserved_rows
+        self.reserved = self.rows[RESERVED_SLOT if page_shape else slice(RESERVED_SLOT, last)]
+        """All of the reserved page."""
+        self.may_write = numbers[:written_rows]
+        """Rows that padded rows may write."""
         # One row of each signature in the pool's dtype, to be broadcast over any number of rows.
-        shape = (1, *tensor.shape[2 if page_rows else 1 :])
+        shape = (1, *tensor.shape[1 + len(page_shape) :])
         self.filler = [
             self.bytes_of(torch.full(shape, value, device=tensor.device).to(tensor.dtype))
             for value in signature
@@ -101,25 +113,37 @@ class PoolPlane:
     ) -> None:
         """Write `bytes_of` some rows, into the plane or a tensor of its shape."""
         place = self.rows if into is None else into
-        if self._page_rows:
-            place.index_put_((rows // self._page_rows, rows % self._page_rows), values)
+        if self._page_shape:
+            place.index_put_(self._places(rows), values)
         else:
             place.index_copy_(0, rows, values)
+
+    def get(self, rows: torch.Tensor) -> torch.Tensor:
+        """`bytes_of` what some rows hold now."""
+        return self.rows[self._places(rows)]
+
+    def _places(self, rows: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """An index for each leading dimension of the plane."""
+        inner = []
+        for size in reversed(self._page_shape):
+            inner.append(rows % size)
+            rows = rows // size
+        return (rows, *reversed(inner))
 
     def fill(self, rows: torch.Tensor, world: int) -> None:
         self.put(rows, self.filler[world].expand(len(rows), *self._row_shape))
 
     def fill_unreserved(self, world: int) -> None:
         """Signatures everywhere but in the reserved slot."""
-        for slot in range(1, len(self.reserved)):
-            # Of several worlds' signatures: the two trap slots, if they lie in this page, must
-            # hold different values, or what is read through a trap would not differ.
-            self.reserved[slot] = self.filler[(slot - TRAPS[0]) % len(TRAPS)][0]
+        # Of several worlds' signatures: the two trap slots, if they lie in this page, must hold
+        # different values, or what is read through a trap would not differ.
+        for number, _ in enumerate(TRAPS):
+            self.fill(self._reserved_rows[1 + number :: len(TRAPS)], number)
         self.fill_beyond_reserved(world)
 
     def fill_beyond_reserved(self, world: int) -> None:
         """Signatures everywhere but in the reserved page."""
-        others = 1 if self._page_rows else RESERVED_SLOT + len(self.reserved)
+        others = 1 if self._page_shape else RESERVED_SLOT + len(self.reserved)
         self.rows[others:] = self.filler[world]
 
     def flat(self, rows: torch.Tensor) -> torch.Tensor:
@@ -129,9 +153,9 @@ class PoolPlane:
     def changed_since_filled(self) -> torch.Tensor:
         """[n] rows that no longer hold what `fill_unreserved(0)` put, apart from those that padded
         rows may write."""
-        now, written = self.rows.clone(), self.written.clone()
+        now, written = self.rows.clone(), self.get(self.may_write)
         self.fill_unreserved(0)
-        self.written.copy_(written)
+        self.put(self.may_write, written)
         changed = self.flat(now != self.rows).any(1)
         self.rows.copy_(now)
         return changed.nonzero().flatten()
@@ -168,7 +192,10 @@ def group_name(name: str, group: int, layer: int = 0) -> str:
 
 
 def kv_signature(index: int, count: int) -> tuple[float, ...]:
-    """The signature of KV plane `index` of `count`: keys, values, or latent rows."""
+    """The signature of KV plane `index` of `count`: keys, values, or latent rows; of four those of
+    NVFP4."""
+    if count == len(_FP4_SIGNATURES):
+        return _FP4_SIGNATURES[index]
     if count == 1:  # latent attention: one plane is both keys and values
         return _LATENT_SIGNATURE
     return _KEY_SIGNATURE if index == 0 else _VALUE_SIGNATURE

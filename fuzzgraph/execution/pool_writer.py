@@ -282,8 +282,7 @@ class StepState:
     def _rows_before(self, plane: PoolPlane, before: Image) -> torch.Tensor:
         """The plane's bytes before the step; what is free for padding as it is now."""
         rows = self._pool_writer.memory.as_in(before, plane.rows).clone()
-        free = np.arange(RESERVED_SLOT, RESERVED_SLOT + len(plane.written))
-        plane.put(self._index(free), plane.written, rows)
+        plane.put(plane.may_write, plane.get(plane.may_write), rows)
         return rows
 
     def _map_writes(self, before: Image) -> Iterator[ForeignWrite]:

@@ -11,7 +11,7 @@ from fuzzgraph.case import EngineConfig, group_configs
 from fuzzgraph.case.verified_states import state_slots_each, states_each
 from fuzzgraph.content import DTYPES, STATE_WIDTH, content_for
 from fuzzgraph.errors import TargetFailed
-from fuzzgraph.execution.pool_memory import group_name, page_rows
+from fuzzgraph.execution.pool_memory import group_name, page_shape
 from fuzzgraph.ports import Pools, Session, unwrapped
 from fuzzgraph.recurrent_layers.channel_decay import CHANNEL_COLUMNS, CHANNEL_WIDTH
 from fuzzgraph.recurrent_layers.decayed_attention import LINEAR_STATE
@@ -106,7 +106,7 @@ def _wrong_planes(
     slots = (FIRST_PAGE + config.kv_pool_pages) * config.page_size
     for number, plane in enumerate(planes):
         row = math.prod(shapes[number]) * content.storage_dtype.itemsize
-        per_page = page_rows(plane, number, config) or 1
+        per_page = math.prod(page_shape(plane, number, config))
         yield from _wrong_rows(f"{name}[{number}]", plane, slots // per_page, row * per_page)
 
 
@@ -132,7 +132,7 @@ def _wrong_rows(name: str, plane: torch.Tensor, rows: int, row_bytes: int) -> It
         yield f"{name} is {shape}, and the config needs at least {rows} rows"
     elif math.prod(plane.shape[1:]) * plane.itemsize != row_bytes:
         yield f"{name} is {shape} of {plane.dtype}, and a row must have {row_bytes} bytes"
-    elif strides[-1] != 1:
+    elif strides[-1] != 1 and plane.itemsize > 1:
         yield (
             f"{name} is {shape} of strides {strides}: the elements of a row are not adjacent, so it"
             " cannot be written as bytes. Hand over a view whose last dimension is contiguous"

@@ -38,12 +38,7 @@ class ReferenceModel:
 
     def _dequantized(self, planes: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, torch.Tensor]:
         """(keys, values) of stored rows, each [N, heads, columns]."""
-        scales = (self.content.k_scale, self.content.v_scale)
-        values = [p.to(self.dtype) * s for p, s in zip(planes, scales, strict=False)]
-        # Latent attention stores one row per token; its first columns are the values.
-        if len(values) == 1:
-            values.append(values[0][..., : self.content.config.v_head_dim].contiguous())
-        return values[0], values[1]
+        return self.content.numbers(planes, self.dtype)
 
     def queries(
         self, tokens: torch.Tensor, positions: torch.Tensor, mrope: torch.Tensor | None

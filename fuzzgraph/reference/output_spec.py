@@ -45,6 +45,8 @@ _OF_TOKENS = {
 """Columns of what a layer with recurrent state shows of each token."""
 RECURRENCES = ("state", *_OF_TOKENS)
 """Outputs of layers with recurrent state."""
+_FP8_OUTPUT = (2.0**-4, 2.0**-10)
+"""Half of the last of three bits behind the leading one, and of the smallest step."""
 _WIDE = ("state", "recurrent")
 """Those in float32 whatever the model's dtype."""
 
@@ -83,7 +85,12 @@ def rounding_of(name: str, config: EngineConfig) -> Rounding:
     dtype = torch.float32 if name in _WIDE else DTYPES[config.dtype]
     if name == EXPERTS:
         return Rounding(dtype, absolute=expert_coarseness(config, dtype))
-    return Rounding(dtype, *coarseness(name, config))
+    relative, absolute = coarseness(name, config)
+    if config.kv_dtype == "nvfp4" and name in (*attention_outputs(config), "mixed"):
+        # Kernels with keys in FP4 give float8_e4m3fn, from which a layer behind takes it on.
+        given, least = _FP8_OUTPUT
+        relative, absolute = relative + (1 + relative) * given, absolute + (1 + relative) * least
+    return Rounding(dtype, relative, absolute)
 
 
 def output_spec(

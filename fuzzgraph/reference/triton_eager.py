@@ -153,8 +153,5 @@ def _dequantized(
     planes: tuple[torch.Tensor, ...], config: EngineConfig, shape: tuple[int, ...]
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """float32 (keys, values), each [T, L, heads, columns]."""
-    content = content_for(config)
-    scales = (content.k_scale, content.v_scale)
-    keys, *rest = [p.float() * s for p, s in zip(planes, scales, strict=False)]
-    values = rest[0] if rest else keys[..., : config.v_head_dim]
+    keys, values = content_for(config).numbers(planes, torch.float32)
     return keys.reshape(*shape, *keys.shape[1:]), values.reshape(*shape, *values.shape[1:])

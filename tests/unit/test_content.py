@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
-from fuzzgraph.content import STATE_SUMS, content_for, next_token, token_ids
+from fuzzgraph.content import STATE_SUMS, Content, content_for, next_token, token_ids
 from fuzzgraph.layout import plan
 from fuzzgraph.splitmix import hash_counters
 from fuzzgraph.world import VOCAB
@@ -132,6 +132,31 @@ def test_fp8_holds_queries_keys_and_values_as_they_are(attention: Literal["mha",
     ):
         assert plane.dtype == torch.float8_e4m3fn
         assert torch.equal(plane.float() * scale, truth)
+
+
+def fp4_content() -> Content:
+    return content_for(EngineConfig(kv_dtype="nvfp4", head_dim=64, v_head_dim=64))
+
+
+def test_fp4_holds_keys_and_values_as_they_are_and_fp8_queries() -> None:
+    content = fp4_content()
+    tokens, positions = some_tokens()
+    q, *truth = content.embed_qkv(tokens, positions, tokens)
+
+    stored = content.numbers(content.kv_planes(tokens, positions), torch.float64)
+
+    assert torch.equal(q.to(torch.float8_e4m3fn).float(), q)
+    for got, want in zip(stored, truth, strict=True):
+        assert torch.equal(got, want.double())
+
+
+def test_tokens_have_scales_of_their_own_so_that_another_ones_show() -> None:
+    tokens = torch.arange(VOCAB)
+    _, _, *scales = fp4_content().kv_planes(tokens, torch.zeros_like(tokens))
+
+    for plane in scales:
+        assert plane.dtype == torch.uint8
+        assert len(torch.unique(plane.flatten(1), dim=0)) > VOCAB // 3
 
 
 def test_key_and_value_scales_differ_so_that_a_swap_shows() -> None:

@@ -11,6 +11,7 @@ import torch
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
 from fuzzgraph.content import STATE_WIDTH, content_for
 from fuzzgraph.errors import TargetFailed
+from fuzzgraph.execution.pool_memory import PoolPlane
 from fuzzgraph.execution.pool_writer import PoolWriter
 from fuzzgraph.execution.pools import require_pools
 from fuzzgraph.layout import plan
@@ -53,6 +54,19 @@ def refusal(pools: Pools) -> str:
     with pytest.raises(TargetFailed) as refused:
         require_pools(OnlyPools(pools), CONFIG)  # type: ignore[arg-type]
     return str(refused.value)
+
+
+def test_rows_whose_bytes_lie_side_by_side_in_a_page_are_written_one_by_one() -> None:
+    """As scales of values in FP4 do: four slots' first scales, then their second ones."""
+    held = torch.zeros(3, 2, 2, 4, dtype=torch.uint8)
+    plane = PoolPlane("scales", held.permute(0, 1, 3, 2), (5.0, 6.0, 7.0), 8, (2, 4))
+    slots, rows = torch.tensor([9, 22]), torch.tensor([[1, 2], [3, 4]], dtype=torch.uint8)
+
+    plane.put(slots, plane.bytes_of(rows))
+
+    assert held[1, 0, :, 1].tolist() == [1, 2] and held[2, 1, :, 2].tolist() == [3, 4]
+    assert held.sum() == rows.sum()
+    assert torch.equal(plane.get(slots), rows)
 
 
 def test_planes_with_gaps_between_rows_are_written_in_place() -> None:

@@ -12,6 +12,7 @@ from fuzzgraph.targets.builtin.session import BuiltinSession
 from fuzzgraph.targets.builtin.staging import StagedRegistry, staged_by
 
 _EVERYTHING = WIDEST.replace(
+    kv_dtypes=("auto", "float8_e4m3fn"),
     page_sizes=(1, 16, 32, 64, 128, 3, 5, 256, 480),
     max_context_len=LONGEST_CONTEXT,
     max_spec_topk=8,
