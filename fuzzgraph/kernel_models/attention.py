@@ -7,7 +7,7 @@ keys, so its bits depend neither on the batch around it nor on the size of a gra
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -57,6 +57,8 @@ class Cache:
     value_scale: float = 1.0
     names: tuple[str, str] = ("k_cache", "v_cache")
     """What the kernel calls them."""
+    read: Callable[[KernelMemory, tuple[Ints, ...]], tuple[Floats, Floats]] | None = None
+    """Reads keys and values at these places, where the tensors hold them in another form."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +130,8 @@ def _gathered(memory: KernelMemory, cache: Cache, rows: Sequence[Row]) -> tuple[
     if not rows:
         return np.empty((0, 1, 1)), np.empty((0, 1, 1))
     index = tuple(np.concatenate(parts) for parts in zip(*(row.keys for row in rows), strict=True))
+    if cache.read is not None:
+        return cache.read(memory, index)
     key_name, value_name = cache.names
     keys = memory.numbers(key_name, cache.keys, *index, scale=cache.key_scale)
     values = memory.numbers(value_name, cache.values, *index, scale=cache.value_scale)

@@ -3,13 +3,15 @@
 Source: FlashInfer 0.6.18, flashinfer/decode.py, flashinfer/prefill.py and
 csrc/trtllm_fmha_kernel_launcher.cu; what releases from 0.6.3 on call is the same. The kernels take
 addresses and sizes: a page table, lengths and an output are read and written as if they were
-contiguous, and values by the strides of the keys. Left out are FP4, block sparsity, separate page
-tables of keys and values, and the sum of exponentials: `KernelNotModelled`. Results do not depend
-on the scratch memory, whose size is not checked.
+contiguous, and values by the strides of the keys. Keys and values may lie in NVFP4, with scales in
+planes of their own. Left out are outputs in FP4, block sparsity, separate page tables of keys and
+values, and the sum of exponentials: `KernelNotModelled`. Results do not depend on the scratch
+memory, whose size is not checked.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ import torch
 from fuzzgraph.kernel_models.arguments import Tensor1, Tensor2, Tensor3
 from fuzzgraph.kernel_models.attention import (
     Cache,
+    Floats,
     Row,
     Softmax,
     attend,
@@ -25,6 +28,7 @@ from fuzzgraph.kernel_models.attention import (
     rows_between,
 )
 from fuzzgraph.kernel_models.checks import Call, check_longest, check_offsets
+from fuzzgraph.kernel_models.fp4 import SCALED, fp4_rows, interleaved
 from fuzzgraph.kernel_models.launch import ModelKernel, launch
 from fuzzgraph.kernel_models.memory import Ints, KernelMemory
 from fuzzgraph.kernel_models.pages import paged_keys
@@ -41,6 +45,8 @@ _DTYPES = (torch.float16, torch.bfloat16, torch.float8_e4m3fn)
 # differences; no rule of a caller depends on it.
 _ALSO = (torch.float32,)
 _LENGTHS = (torch.int32, torch.uint32)
+_FP4_PAGES = 4
+"""Pages of FP4 hold a multiple of so many tokens, whose scales of values lie side by side."""
 SM_COUNT = 148
 """Multiprocessors of a B200, on which these kernels run."""
 
@@ -83,13 +89,14 @@ def trtllm_batch_decode_with_kv_cache(
     max_q_len: int | None = None,
     cum_seq_lens_q: Tensor1 | None = None,
     multi_ctas_kv_counter_buffer: torch.Tensor | None = None,
+    kv_cache_sf: tuple[torch.Tensor, torch.Tensor] | None = None,
     **others: Any,
 ) -> torch.Tensor:
     """Attention of each row's last tokens over a paged cache; causal to the bottom right.
 
     Args:
         query: [T, Hq, D].
-        kv_cache: keys and values, each [pages, Hkv, page_size, D].
+        kv_cache: keys and values, each [pages, Hkv, page_size, D]; in NVFP4 uint8 [..., D / 2].
         workspace_buffer: scratch memory; without a counter buffer its front is zero.
         block_tables: int32 [rows, width].
         seq_lens: int32 [rows] keys of each row, those of its query tokens included.
@@ -99,6 +106,8 @@ def trtllm_batch_decode_with_kv_cache(
         window_left: keys before its own that a token sees; -1 is no limit.
         q_len_per_req: query tokens of each row; None if `cum_seq_lens_q` says where they begin.
         multi_ctas_kv_counter_buffer: zero between launches.
+        kv_cache_sf: scales of keys and of values in NVFP4, each float8_e4m3fn [pages, Hkv,
+            page_size, D / 16] without gaps in the last two dimensions; those of values interleaved.
 
     Returns:
         [T, Hq, D].
@@ -128,7 +137,7 @@ def trtllm_batch_decode_with_kv_cache(
     rule = f"multi_ctas_kv_counter_buffer must hold {needed} bytes"
     call.needs(size >= needed, rule, size)
     return _call_trtllm_gen(
-        call, _DECODE, query=query, kv_cache=kv_cache, block_tables=block_tables,
+        call, _DECODE, query=query, kv_cache=kv_cache, sf=kv_cache_sf, block_tables=block_tables,
         seq_lens=seq_lens, out=out, out_dtype=out_dtype, sinks=sinks, offsets=offsets, rows=rows,
         max_q_len=width, bmm1_scale=bmm1_scale, bmm2_scale=bmm2_scale,
         window=_masked_window(window_left, max_seq_len),
@@ -154,6 +163,7 @@ def trtllm_batch_context_with_kv_cache(
     out_dtype: torch.dtype | None = None,
     sinks: torch.Tensor | None = None,
     causal: bool = True,
+    kv_cache_sf: tuple[torch.Tensor, torch.Tensor] | None = None,
     **others: Any,
 ) -> torch.Tensor:
     """The same for rows of any number of query tokens; takes and gives what decoding does.
@@ -170,7 +180,7 @@ def trtllm_batch_context_with_kv_cache(
     call.needs_dtype("cum_seq_lens_kv", cum_seq_lens_kv, *_LENGTHS)
     window = _masked_window(window_left, max_kv_len) if causal else (-1, -1)
     return _call_trtllm_gen(
-        call, _CONTEXT, query=query, kv_cache=kv_cache, block_tables=block_tables,
+        call, _CONTEXT, query=query, kv_cache=kv_cache, sf=kv_cache_sf, block_tables=block_tables,
         seq_lens=seq_lens, out=out, out_dtype=out_dtype, sinks=sinks, offsets=cum_seq_lens_q,
         rows=batch_size, max_q_len=max_q_len, bmm1_scale=bmm1_scale,
         bmm2_scale=bmm2_scale, window=window, counters=None, cum_seq_lens_kv=cum_seq_lens_kv,
@@ -196,6 +206,7 @@ def _call_trtllm_gen(
     *,
     query: torch.Tensor,
     kv_cache: tuple[torch.Tensor, torch.Tensor],
+    sf: tuple[torch.Tensor, torch.Tensor] | None,
     block_tables: torch.Tensor,
     seq_lens: torch.Tensor,
     out: torch.Tensor | None,
@@ -208,7 +219,8 @@ def _call_trtllm_gen(
     """What both forms check, and the launch."""
     k_cache, v_cache = kv_cache
     call.needs_dtype("query", query, *_DTYPES, *_ALSO)
-    call.needs_dtype("k_cache", k_cache, *_DTYPES, *_ALSO)
+    fp4 = torch.uint8 in (k_cache.dtype, v_cache.dtype)
+    call.needs_dtype("k_cache", k_cache, *_DTYPES, *_ALSO, torch.uint8)
     call.needs_dtype("v_cache", v_cache, k_cache.dtype)
     for name, tensor in (("query", query), ("k_cache", k_cache), ("v_cache", v_cache)):
         call.needs_contiguous_last(name, tensor)
@@ -220,7 +232,8 @@ def _call_trtllm_gen(
         call.needs_dtype("cum_seq_lens_q", offsets, torch.int32)
     shapes = list(k_cache.shape), list(v_cache.shape)
     call.needs(shapes[0] == shapes[1], "k_cache and v_cache must have one shape", shapes)
-    dims = query.shape[-1], k_cache.shape[-1]
+    scales = _fp4_scales(call, query, k_cache, sf) if fp4 else (None, None)
+    dims = query.shape[-1], k_cache.shape[-1] * (2 if fp4 else 1)
     call.needs(dims[0] == dims[1], "head_dim of query and k_cache must be the same", dims)
     heads = query.shape[1], k_cache.shape[1]
     rule = "num_qo_heads must be a multiple of num_kv_heads"
@@ -235,11 +248,45 @@ def _call_trtllm_gen(
     result = torch.empty_like(query, dtype=dtype) if out is None else out
     call.needs(result.shape == query.shape, f"out must be {list(query.shape)}", list(result.shape))
     call.needs_dtype("out", result, dtype)
+    if fp4:
+        rule = "kernels with KV in FP4 give float8_e4m3fn alone"
+        call.needs(dtype == torch.float8_e4m3fn, rule, dtype)
     launch(
         kernel, query=query, k_cache=k_cache, v_cache=v_cache, block_tables=block_tables,
-        seq_lens=seq_lens, out=result, sinks=sinks, offsets=offsets, rows=rows, **more,
+        seq_lens=seq_lens, out=result, sinks=sinks, offsets=offsets, rows=rows,
+        k_scales=scales[0], v_scales=scales[1], **more,
     )  # fmt: skip
     return result
+
+
+def _fp4_scales(
+    call: Call,
+    query: torch.Tensor,
+    k_cache: torch.Tensor,
+    sf: tuple[torch.Tensor, torch.Tensor] | None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The scales of keys and values in FP4, as bytes.
+
+    Source: FlashInfer 0.6.18, flashinfer/prefill.py, "Contiguity requirements (trtllm-gen
+    backend)"; the dtypes beside FP4 are those of its tests, test_trtllm_gen_attention_decode.py.
+    """
+    call.needs(sf is not None, "kv_cache_sf must be provided for NVFP4 KV cache", sf)
+    assert sf is not None
+    pages, heads, page_size, half = k_cache.shape
+    call.needs(page_size % _FP4_PAGES == 0, "page_size must be a multiple of 4", page_size)
+    rule = "kernels with KV in FP4 take queries in float8_e4m3fn alone"
+    call.needs(query.dtype == torch.float8_e4m3fn, rule, query.dtype)
+    each = 2 * half // SCALED
+    for name, scales in zip(("k_scales", "v_scales"), sf, strict=True):
+        call.needs_dtype(name, scales, torch.float8_e4m3fn)
+        call.needs_shape(name, scales, pages, heads, page_size, each)
+        strides = list(scales.stride())
+        call.needs(
+            strides[-1] == 1 and strides[-2] == each,
+            f"{name} must be contiguous in the last two dimensions",
+            strides,
+        )
+    return sf[0].view(torch.uint8), sf[1].view(torch.uint8)
 
 
 def _trtllm_gen_paged(
@@ -260,6 +307,8 @@ def _trtllm_gen_paged(
     window: tuple[int, int],
     counters: torch.Tensor | None,
     cum_seq_lens_kv: torch.Tensor | None,
+    k_scales: torch.Tensor | None,
+    v_scales: torch.Tensor | None,
 ) -> None:
     if counters is not None and counters.any():
         rule = "the counters must be zero when a launch begins"
@@ -273,6 +322,7 @@ def _trtllm_gen_paged(
         check_offsets(memory, "cum_seq_lens_q", starts, len(query))
     _check_key_offsets(memory, lens, cum_seq_lens_kv)
     table, page_size = as_contiguous(block_tables), k_cache.shape[2]
+    scales = None if k_scales is None or v_scales is None else (k_scales, v_scales)
     found = []
     for row, first, count in rows_between(starts):
         check_longest(memory, "max_q_len", max_q_len, row, count)
@@ -283,7 +333,7 @@ def _trtllm_gen_paged(
         found.append(Row(first, served, keys, hidden))
     attend_paged(
         memory, query, k_cache, v_cache, found, out, bmm1_scale=bmm1_scale, bmm2_scale=bmm2_scale,
-        sinks=sinks,
+        sinks=sinks, scales=scales,
     )  # fmt: skip
 
 
@@ -298,14 +348,41 @@ def attend_paged(
     bmm1_scale: float | torch.Tensor,
     bmm2_scale: float | torch.Tensor,
     sinks: torch.Tensor | None,
+    scales: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> None:
     """Attention of these rows as FlashInfer's launchers of such kernels hand caches over: by one
-    set of strides, those of the keys. Scales are read now."""
+    set of strides, those of the keys. Scales are read now.
+
+    Args:
+        scales: of keys and of values in FP4, those of values interleaved.
+    """
     values = v_cache.as_strided(v_cache.shape, k_cache.stride())
-    cache = Cache(k_cache.transpose(1, 2), values.transpose(1, 2), value_scale=float(bmm2_scale))
+    keys, values, of_all = k_cache.transpose(1, 2), values.transpose(1, 2), float(bmm2_scale)
+    read = None if scales is None else _fp4_reader(keys, values, scales, of_all)
+    cache = Cache(keys, values, value_scale=of_all, read=read)
     # What a kernel gives a token without keys is not documented.
     softmax = Softmax(float(bmm1_scale), sinks=sinks, empty="undefined")
     attend(memory, query, cache, rows, softmax, as_contiguous(out))
+
+
+def _fp4_reader(
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    scales: tuple[torch.Tensor, torch.Tensor],
+    of_values: float,
+) -> Callable[[KernelMemory, tuple[Ints, ...]], tuple[Floats, Floats]]:
+    """Reads keys and values, each [pages, page_size, Hkv, D / 2] in FP4, by page and place."""
+
+    def read(memory: KernelMemory, index: tuple[Ints, ...]) -> tuple[Floats, Floats]:
+        page, place = index
+        by_four = page, place // _FP4_PAGES, place % _FP4_PAGES
+        straight, turned = scales[0].transpose(1, 2), interleaved(scales[1])
+        return (
+            fp4_rows(memory, "k_cache", keys, straight, index, index, 1.0),
+            fp4_rows(memory, "v_cache", values, turned, index, by_four, of_values),
+        )
+
+    return read
 
 
 _DECODE = ModelKernel("trtllm_batch_decode_with_kv_cache", _trtllm_gen_paged, _SOURCE)
