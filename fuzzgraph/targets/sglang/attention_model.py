@@ -35,6 +35,7 @@ from fuzzgraph.targets.offline.second_layer import (
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.release import engine_module, has_module
 from fuzzgraph.targets.sglang.sliding_window import FULL_LAYER, WINDOW_LAYER, WindowSlots
+from fuzzgraph.targets.sglang.stubs.fp4_kv import checkpoint_scale, load_scales
 from fuzzgraph.targets.sglang.two_batches import attend_in_halves
 from fuzzgraph.targets.sglang.unified_pool import PageTables
 from fuzzgraph.world import Batch
@@ -242,6 +243,8 @@ class AttentionModel:
 
     def use(self, pool: Any, allocator: Any) -> None:
         """Called once with the KV pool on which the model runs, and what gives out its slots."""
+        if self._config.kv_dtype == "nvfp4":
+            load_scales(pool, self.layers)
         if self._config.virtual_pages:
             tables = allocator.full_v2p_page_table, allocator.swa_v2p_page_table
             self._maps = PageTables(tables, self._config.page_size)
@@ -288,7 +291,7 @@ def first_layer(config: EngineConfig) -> int:
 
 
 def engine_layer(config: EngineConfig, content: Content, device: torch.device, **more: Any) -> Any:
-    """The engine's layer; with the scales that a checkpoint with FP8 KV leaves on it (sglang
+    """The engine's layer; with the scales that a checkpoint with quantised KV leaves on it (sglang
     kv_cache.py)."""
     layer = engine_module("sglang.srt.layers.radix_attention").RadixAttention(
         num_heads=config.num_q_heads,
@@ -300,6 +303,8 @@ def engine_layer(config: EngineConfig, content: Content, device: torch.device, *
     )
     if config.kv_dtype != "auto":
         for name, scale in (("k_scale", content.k_scale), ("v_scale", content.v_scale)):
+            if config.kv_dtype == "nvfp4":
+                scale = checkpoint_scale(scale)
             setattr(layer, f"{name}_float", scale)
             setattr(layer, name, torch.full((), scale, dtype=torch.float32, device=device))
     return layer

@@ -34,6 +34,7 @@ from fuzzgraph.targets.sglang.runners.base import RunnerDriver
 from fuzzgraph.targets.sglang.runners.decode import (
     open_decode_runner,
 )
+from fuzzgraph.targets.sglang.stubs.fp4_kv import fp4_planes
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner, model_runner
 from fuzzgraph.targets.sglang.stubs.server_args import context_len
 from fuzzgraph.targets.sglang.two_batches import open_backends
@@ -115,6 +116,8 @@ def _encoder_pools(runner: ModelRunner) -> dict[str, Any]:
 
 
 def _planes(kv: Any, layer: int = 0) -> tuple[torch.Tensor, ...]:
+    if getattr(kv, "native_k_scale_buffer", None) is not None:
+        return fp4_planes(kv, layer)
     latent = hasattr(kv, "kv_lora_rank")  # one row serves as key and value
     planes = (kv.kv_buffer[layer],) if latent else (kv.k_buffer[layer], kv.v_buffer[layer])
     return tuple(plane.view(kv.dtype) for plane in planes)  # FP8 lies there as bytes

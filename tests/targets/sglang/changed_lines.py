@@ -50,13 +50,19 @@ def replace_while_running(
 
 def changed_method(owner: type, name: str, line: str, other: str = "pass") -> Any:
     """The method that this class of the engine has, with another line as `change_line` says it."""
-    function = vars(owner)[name]
+    return changed_function(vars(owner)[name], line, other)
+
+
+def changed_function(function: Any, line: str, other: str = "pass") -> Any:
+    """The same of a function of the engine."""
     source = textwrap.dedent(inspect.getsource(function))
-    assert source.count(line) == 1, f"{owner.__name__}.{name} has {source.count(line)} times {line}"
+    name = function.__qualname__
+    assert source.count(line) == 1, f"{name} has {source.count(line)} times {line}"
     changed = f"from __future__ import annotations\n{source.replace(line, other)}"
     made: dict[str, Any] = {}
-    exec(compile(changed, function.__code__.co_filename, "exec"), vars(_module(owner)), made)
-    return made[name]
+    within = vars(sys.modules[function.__module__])
+    exec(compile(changed, function.__code__.co_filename, "exec"), within, made)
+    return made[function.__name__]
 
 
 def _module(owner: type) -> types.ModuleType:

@@ -59,7 +59,27 @@ def _refuses(config: EngineConfig) -> str | None:
     """The kernels give values the width of keys (FlashInfer 0.6.18, `out` like `query`)."""
     if config.v_head_dim != config.head_dim:
         return f"v_head_dim={config.v_head_dim} is not driven, only head_dim={config.head_dim}"
+    return _refuses_fp4(config) if config.kv_dtype == "nvfp4" else None
+
+
+def _refuses_fp4(config: EngineConfig) -> str | None:
+    """The same of KV in FP4 (sglang fp4_kv_cache_quant_method.py create_buffers,
+    kv_cache_configurator.py, kv_cache_hook.py handle_kv4_compatibility)."""
+    if config.head_dim % _FP4_COLUMNS:
+        return f"head_dim={config.head_dim} with KV in FP4 is not driven, only multiples of 64"
+    others = {
+        "swa_window": 0, "max_encoder_len": 0, "attention_chunk_size": 0,
+        "backend_beside": "none", "trtllm_kernel": "trtllm_gen",
+    }  # fmt: skip
+    for name, only in others.items():
+        if getattr(config, name) != only:
+            return f"{name}={getattr(config, name)!r} with KV in FP4 is not driven"
     return None
+
+
+def _fp4_arguments(config: EngineConfig) -> dict[str, Any]:
+    """Few tokens of prompts, for which the backend keeps room for outputs in FP8."""
+    return {"max_prefill_tokens": config.max_context_len} if config.kv_dtype == "nvfp4" else {}
 
 
 def _adapt(runner: ModelRunner) -> None:
@@ -103,6 +123,9 @@ _ASKED = "is_sm90_supported"
 """What it asks up to 0.5.18, beside `is_sm120_supported`, which a machine without a GPU denies."""
 _SEMAPHORES = "_XQA_SEMAPHORE_BYTES"
 _QUANTISE = "scaled_fp8_quant"
+_FP4_COLUMNS = 64
+"""Of a head are those of whole groups of four scales."""
+_KV_DTYPES = ("kv_dtypes", ("auto", "float8_e4m3fn", "nvfp4"))
 
 TRTLLM_MHA = AttentionBackend(
     name="trtllm_mha",
@@ -122,7 +145,9 @@ TRTLLM_MHA = AttentionBackend(
     windows=True,
     unified=True,
     adapt=_adapt,
-    more=(*FP8_KV, ("trtllm_kernels", ("trtllm_gen", "xqa"))),
+    chosen=_fp4_arguments,
+    on_device=(("kv_dtypes", ("auto", "float8_e4m3fn")),),  # nothing has run it in FP4 there
+    more=(*FP8_KV, _KV_DTYPES, ("trtllm_kernels", ("trtllm_gen", "xqa"))),
     beside=("fa3", "flashinfer", "triton"),
 )
 

@@ -21,12 +21,14 @@ import torch
 
 from fuzzgraph.case import EngineConfig, group_configs
 from fuzzgraph.content import content_for
+from fuzzgraph.errors import AdapterUnavailable
 from fuzzgraph.targets.offline.package import call_with_known
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang import split_backends
 from fuzzgraph.targets.sglang.attention_model import as_logits, first_layer
 from fuzzgraph.targets.sglang.release import engine_module, has_module
 from fuzzgraph.targets.sglang.sliding_window import window_allocator, window_pool
+from fuzzgraph.targets.sglang.stubs.fp4_kv import fp4_method
 from fuzzgraph.targets.sglang.stubs.hybrid_pools import (
     hybrid_kv_pool,
     state_pool,
@@ -198,12 +200,14 @@ def kv_pool(
     dtype: torch.dtype,
     requests: Any = None,
     hybrid: Any = None,
+    server_args: Any = None,
 ) -> Any:
     """The engine's KV pool: of one layer, or of two kinds of layers with one each.
 
     Args:
         requests: the request pool, which has the states of recurrent layers.
         hybrid: the engine's description of a model that has some.
+        server_args: the engine's own, where KV is in FP4.
     """
     pools = engine_module("sglang.srt.mem_cache.memory_pool")
     slots = (config.kv_pool_pages + FIRST_PAGE - 1) * config.page_size
@@ -217,6 +221,8 @@ def kv_pool(
     common |= dict(enable_memory_saver=False)
     if config.attention == "mla":
         return pools.MLATokenToKVPool(slots, **latent_widths(config), **common)
+    if config.kv_dtype == "nvfp4":
+        common |= dict(quant_method=fp4_method(config, layers, device, server_args))
     return pools.MHATokenToKVPool(
         slots,
         head_num=config.num_kv_heads,
@@ -226,15 +232,34 @@ def kv_pool(
     )
 
 
+def _kv_dtype(config: EngineConfig) -> torch.dtype:
+    """The dtype of KV as the engine names it (sglang kv_cache_dtype.py configure_kv_cache_dtype).
+
+    Raises:
+        AdapterUnavailable: torch has no such dtype.
+    """
+    if config.kv_dtype != "nvfp4":
+        return content_for(config).storage_dtype
+    found = getattr(torch, "float4_e2m1fn_x2", None)
+    if not isinstance(found, torch.dtype):
+        raise AdapterUnavailable("kv_dtype='nvfp4' needs torch 2.8 or later (float4_e2m1fn_x2)")
+    return found
+
+
 def _kv_memory(
-    config: EngineConfig, device: torch.device, dtype: torch.dtype, requests: Any, hybrid: Any
+    config: EngineConfig,
+    device: torch.device,
+    dtype: torch.dtype,
+    requests: Any,
+    hybrid: Any,
+    server_args: Any,
 ) -> tuple[Any, Any]:
     """The KV pool and its allocator, of which a backend asks for the maps of slots alone."""
     if config.virtual_pages:
         demand_unified_pool()
         slots = (config.kv_pool_pages + FIRST_PAGE) * config.page_size
         return unified_pools(config, slots, device, dtype)
-    kv = kv_pool(config, device, dtype, requests, hybrid)
+    kv = kv_pool(config, device, dtype, requests, hybrid, server_args)
     if config.swa_window:
         return kv, window_allocator(config, kv, device)
     return kv, Stub(page_size=config.page_size, get_kvcache=lambda: kv)
@@ -273,11 +298,11 @@ def model_runner(
         prefill=prefill,
         more=arguments,
     )
-    stored = content_for(config).storage_dtype
+    stored = _kv_dtype(config)
     if (judged or prefill) and device.type == "cpu":
         store_kv_as_on("hip" if backend in _ON_HIP else "cuda")
     requests = request_pool(config, device, hybrid)
-    kv, allocator = _kv_memory(config, device, stored, requests, hybrid)
+    kv, allocator = _kv_memory(config, device, stored, requests, hybrid, settings.server_args)
     width = config.draft_tokens if speculative else 1
     group = whole(config)
     prefills, decodes = split_backends.names_by_mode(config, backend)

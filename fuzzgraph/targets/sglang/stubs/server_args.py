@@ -43,7 +43,7 @@ def context_len(config: EngineConfig) -> int:
 
 def kv_cache_dtype(config: EngineConfig) -> str:
     """As `--kv-cache-dtype` spells it."""
-    return "auto" if config.kv_dtype == "auto" else "fp8_e4m3"
+    return {"auto": "auto", "nvfp4": "nvfp4"}.get(config.kv_dtype, "fp8_e4m3")
 
 
 class Configuration:
