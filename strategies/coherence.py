@@ -44,6 +44,10 @@ _FP4_HEADS = 64
 """Columns of a head whose keys and values are in FP4."""
 
 
+_BESIDE_FP4 = "flashinfer"
+"""What has the prefills of servers whose decodes read FP4 by XQA."""
+
+
 def coherent(fields: Fields, can: Capabilities, pins: Pins = ()) -> EngineConfig:
     """Mend what two features, or their absence, make contradict each other."""
     if fields["kv_dtype"] == "nvfp4":
@@ -178,10 +182,12 @@ def _backend_beside(fields: Fields, can: Capabilities) -> None:
     """Another backend for the other modes in a quarter of the decodes and verifies of a target that
     has some; half of these verifies run on the backend of prefills."""
     others = [name for name in can.backends_beside if name != "none"]
-    modes = (("decode",), ("target_verify",))
-    if not others or fields["kv_dtype"] == "nvfp4" or fields["modes"] not in modes:
+    fp4, modes = fields["kv_dtype"] == "nvfp4", (("decode",), ("target_verify",))
+    if not others or fp4 or fields["modes"] not in modes:
         for name in ("backend_beside", "verifies_as_prefill"):
             fields[name] = DIMENSIONS[name].default
+        if fp4 and fields["trtllm_kernel"] == "xqa" and _BESIDE_FP4 in others:
+            fields["backend_beside"] = _BESIDE_FP4
         return
     # By sizes that every case draws, so that each comes as often; the simplest config has none.
     drawn, rest = divmod(fields["max_context_len"] + fields["req_pool_size"], 4)
@@ -196,9 +202,6 @@ def _trtllm_kernel(fields: Fields, can: Capabilities) -> None:
     """Each kernel that a target has in as many of its contexts."""
     # By sizes that every case draws, so that each comes as often; the simplest has the first.
     number = fields["max_context_len"] + fields["num_q_heads"] + fields["capture_bs"][-1]
-    if fields["kv_dtype"] == "nvfp4":  # which prefills of the other one read from another pool
-        fields["trtllm_kernel"] = DIMENSIONS["trtllm_kernel"].default
-        return
     if fields["trtllm_kernel"] == can.trtllm_kernels[0]:
         fields["trtllm_kernel"] = can.trtllm_kernels[(number + 1) % len(can.trtllm_kernels)]
 

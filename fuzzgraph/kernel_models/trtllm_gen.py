@@ -220,6 +220,8 @@ def _call_trtllm_gen(
     k_cache, v_cache = kv_cache
     call.needs_dtype("query", query, *_DTYPES, *_ALSO)
     fp4 = torch.uint8 in (k_cache.dtype, v_cache.dtype)
+    if not fp4:
+        call.leaves_out({"kv_cache_sf": sf}, {})
     call.needs_dtype("k_cache", k_cache, *_DTYPES, *_ALSO, torch.uint8)
     call.needs_dtype("v_cache", v_cache, k_cache.dtype)
     for name, tensor in (("query", query), ("k_cache", k_cache), ("v_cache", v_cache)):
@@ -349,16 +351,18 @@ def attend_paged(
     bmm2_scale: float | torch.Tensor,
     sinks: torch.Tensor | None,
     scales: tuple[torch.Tensor, torch.Tensor] | None = None,
+    side_by_side: bool = True,
 ) -> None:
     """Attention of these rows as FlashInfer's launchers of such kernels hand caches over: by one
     set of strides, those of the keys. Scales are read now.
 
     Args:
-        scales: of keys and of values in FP4, those of values interleaved.
+        scales: of keys and of values in FP4, each [pages, Hkv, page_size, D / 16].
+        side_by_side: whether those of four values are, in the last two dimensions.
     """
     values = v_cache.as_strided(v_cache.shape, k_cache.stride())
     keys, values, of_all = k_cache.transpose(1, 2), values.transpose(1, 2), float(bmm2_scale)
-    read = None if scales is None else _fp4_reader(keys, values, scales, of_all)
+    read = None if scales is None else _fp4_reader(keys, values, scales, side_by_side, of_all)
     cache = Cache(keys, values, value_scale=of_all, read=read)
     # What a kernel gives a token without keys is not documented.
     softmax = Softmax(float(bmm1_scale), sinks=sinks, empty="undefined")
@@ -369,17 +373,19 @@ def _fp4_reader(
     keys: torch.Tensor,
     values: torch.Tensor,
     scales: tuple[torch.Tensor, torch.Tensor],
-    of_values: float,
+    side_by_side: bool,
+    value_scale: float,
 ) -> Callable[[KernelMemory, tuple[Ints, ...]], tuple[Floats, Floats]]:
     """Reads keys and values, each [pages, page_size, Hkv, D / 2] in FP4, by page and place."""
 
     def read(memory: KernelMemory, index: tuple[Ints, ...]) -> tuple[Floats, Floats]:
-        page, place = index
-        by_four = page, place // _FP4_PAGES, place % _FP4_PAGES
-        straight, turned = scales[0].transpose(1, 2), interleaved(scales[1])
+        of_keys, of_values, at = scales[0].transpose(1, 2), scales[1].transpose(1, 2), index
+        if side_by_side:
+            page, place = index
+            of_values, at = interleaved(scales[1]), (page, place // _FP4_PAGES, place % _FP4_PAGES)
         return (
-            fp4_rows(memory, "k_cache", keys, straight, index, index, 1.0),
-            fp4_rows(memory, "v_cache", values, turned, index, by_four, of_values),
+            fp4_rows(memory, "k_cache", keys, of_keys, index, index, 1.0),
+            fp4_rows(memory, "v_cache", values, of_values, index, at, value_scale),
         )
 
     return read

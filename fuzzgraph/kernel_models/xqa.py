@@ -3,8 +3,9 @@
 Source: FlashInfer 0.6.18, flashinfer/decode.py and flashinfer/xqa.py; what releases from 0.6.3 on
 say is the same. A verify needs a mask of its drafts, one bit for each pair of them; the keys before
 the drafts are seen by all. The kernel takes a table's rows for as wide as its shape says, whatever
-its strides, and values by the strides of the keys. Left out are FP4 and draft lengths of their own
-for each row. The size of the scratch memory is not checked.
+its strides, and values by the strides of the keys. Keys and values may lie in NVFP4, the scales of
+both by the strides of those of the keys. Left out are draft lengths of their own for each row. The
+size of the scratch memory is not checked.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from fuzzgraph.kernel_models.attention import (
     below_diagonal,
 )
 from fuzzgraph.kernel_models.checks import Call
+from fuzzgraph.kernel_models.fp4 import SCALED
 from fuzzgraph.kernel_models.launch import ModelKernel, launch
 from fuzzgraph.kernel_models.memory import Ints, KernelMemory
 from fuzzgraph.kernel_models.pages import paged_keys
@@ -63,13 +65,14 @@ def trtllm_batch_decode_with_kv_cache(
     sinks: torch.Tensor | None = None,
     q_len_per_req: int = 1,
     mask: Tensor3 | None = None,
+    kv_cache_sf: tuple[torch.Tensor, torch.Tensor] | None = None,
     **others: Any,
 ) -> torch.Tensor:
     """Attention of each row's last tokens over a paged cache, drafts as their mask says.
 
     Args:
         query: [T, Hq, D], `q_len_per_req` of them for each row.
-        kv_cache: keys and values, each [pages, Hkv, page_size, D].
+        kv_cache: keys and values, each [pages, Hkv, page_size, D]; in NVFP4 uint8 [..., D / 2].
         workspace_buffer: begins with counters that are zero between launches.
         block_tables: int32 [rows, width].
         seq_lens: [rows] keys of each row, those of its query tokens included.
@@ -79,6 +82,8 @@ def trtllm_batch_decode_with_kv_cache(
         window_left: keys before its own that a token sees; -1 is no limit.
         mask: uint16 [rows, q_len_per_req, words]: bit j of a token's words says whether it sees
             token j of its row; needed where a row has several tokens, and not read elsewhere.
+        kv_cache_sf: scales of keys and of values in NVFP4, each float8_e4m3fn [pages, Hkv,
+            page_size, D / 16].
 
     Returns:
         [T, Hq, D].
@@ -93,7 +98,7 @@ def trtllm_batch_decode_with_kv_cache(
     call.leaves_out({k: v for k, v in others.items() if k not in _IGNORED}, _DEFAULTS)
     k_cache, v_cache = kv_cache
     call.needs_dtype("query", query, *_DTYPES)
-    call.needs_dtype("k_cache", k_cache, query.dtype, torch.float8_e4m3fn)
+    call.needs_dtype("k_cache", k_cache, query.dtype, torch.float8_e4m3fn, torch.uint8)
     call.needs_dtype("v_cache", v_cache, k_cache.dtype)
     call.needs_dtype("block_tables", block_tables, torch.int32)
     call.needs_dtype("seq_lens", seq_lens, torch.int32, torch.uint32)
@@ -111,14 +116,32 @@ def trtllm_batch_decode_with_kv_cache(
     call.needs_shape("mask", mask, rows, q_len_per_req, words)
     result = torch.empty_like(query) if out is None else out
     call.needs(result.shape == query.shape, f"out must be {list(query.shape)}", list(result.shape))
+    fp4 = k_cache.dtype == torch.uint8
+    if not fp4:
+        call.leaves_out({"kv_cache_sf": kv_cache_sf}, {})
+    scales = _fp4_scales(call, k_cache, kv_cache_sf) if fp4 else (None, None)
     counters = workspace_buffer.view(torch.uint8).flatten()[:_SEMAPHORES]
     launch(
         _XQA, query=query, k_cache=k_cache, v_cache=v_cache, block_tables=block_tables,
         seq_lens=seq_lens, out=result, sinks=sinks, mask=mask, rows=rows, tokens=q_len_per_req,
         bmm1_scale=bmm1_scale, bmm2_scale=bmm2_scale, window_left=window_left,
-        counters=counters[: rows * k_cache.shape[1] * 4],
+        counters=counters[: rows * k_cache.shape[1] * 4], k_scales=scales[0], v_scales=scales[1],
     )  # fmt: skip
     return result
+
+
+def _fp4_scales(
+    call: Call, k_cache: torch.Tensor, sf: tuple[torch.Tensor, torch.Tensor] | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The scales of keys and values in FP4, as bytes."""
+    call.needs(sf is not None, "kv_cache_sf must be provided for NVFP4 KV cache", sf)
+    assert sf is not None
+    *outer, half = k_cache.shape
+    for name, scales in zip(("k_scales", "v_scales"), sf, strict=True):
+        call.needs_dtype(name, scales, torch.float8_e4m3fn)
+        call.needs_shape(name, scales, *outer, 2 * half // SCALED)
+        call.needs_contiguous_last(name, scales)
+    return sf[0].view(torch.uint8), sf[1].view(torch.uint8)
 
 
 def _xqa(
@@ -138,6 +161,8 @@ def _xqa(
     bmm2_scale: float | torch.Tensor,
     window_left: int,
     counters: torch.Tensor,
+    k_scales: torch.Tensor | None,
+    v_scales: torch.Tensor | None,
 ) -> None:
     if counters.any():
         rule = "the semaphores must be zero when a launch begins"
@@ -155,9 +180,12 @@ def _xqa(
             behind = min(tokens, length)
             hidden[:, length - behind :] |= ~seen[:, tokens - behind :]
         found.append(Row(row * tokens, tokens, keys, hidden))
+    scales = None
+    if k_scales is not None and v_scales is not None:
+        scales = k_scales, v_scales.as_strided(v_scales.shape, k_scales.stride())
     attend_paged(
         memory, query, k_cache, v_cache, found, out, bmm1_scale=bmm1_scale, bmm2_scale=bmm2_scale,
-        sinks=sinks,
+        sinks=sinks, scales=scales, side_by_side=False,
     )  # fmt: skip
 
 

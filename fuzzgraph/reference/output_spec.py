@@ -86,7 +86,8 @@ def rounding_of(name: str, config: EngineConfig) -> Rounding:
     if name == EXPERTS:
         return Rounding(dtype, absolute=expert_coarseness(config, dtype))
     relative, absolute = coarseness(name, config)
-    if config.kv_dtype == "nvfp4" and name in (*attention_outputs(config), "mixed"):
+    in_fp8 = config.kv_dtype == "nvfp4" and config.trtllm_kernel == "trtllm_gen"
+    if in_fp8 and name in (*attention_outputs(config), "mixed"):
         # Kernels with keys in FP4 give float8_e4m3fn, from which a layer behind takes it on.
         given, least = _FP8_OUTPUT
         relative, absolute = relative + (1 + relative) * given, absolute + (1 + relative) * least

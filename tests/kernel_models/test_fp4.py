@@ -11,12 +11,13 @@ from fuzzgraph import nvfp4
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.content import content_for
 from fuzzgraph.errors import KernelRefused
+from fuzzgraph.kernel_models import xqa
 from fuzzgraph.kernel_models.fp4 import SCALED, interleaved, nvfp4_kv_quantize
 from fuzzgraph.kernel_models.trtllm_gen import trtllm_batch_decode_with_kv_cache
 from tests.kernel_models.dense import dense_attention
 
 FP8 = torch.float8_e4m3fn
-PAGES, HEADS, PAGE, COLUMNS = 3, 2, 8, 64
+PAGES, HEADS, PAGE, COLUMNS = 3, 2, 16, 64
 
 
 def block(*first: float) -> torch.Tensor:
@@ -89,6 +90,32 @@ def test_scales_of_four_values_lie_side_by_side() -> None:
             assert torch.equal(got, scales.flatten(2)[..., at])
 
 
+def test_xqa_reads_scales_of_both_by_the_strides_of_the_keys() -> None:
+    given, keys, values = fp4_call()
+    _, v_scales = nvfp4.encoded(values)
+    k_scales = given["kv_cache_sf"][0].transpose(1, 2).contiguous().transpose(1, 2)
+    given["kv_cache_sf"] = k_scales, v_scales.view(FP8).transpose(1, 2)
+    given["query"] = given["query"].bfloat16()
+    given["workspace_buffer"] = torch.zeros(8 << 20, dtype=torch.uint8)
+    out = xqa.trtllm_batch_decode_with_kv_cache(**given)
+    assert out.dtype == torch.bfloat16
+    for row, length in enumerate((21, 5)):
+        want = dense_row(given, keys, values, row, length)
+        torch.testing.assert_close(out[row : row + 1].double(), want, rtol=2**-8, atol=1e-6)
+
+
+def dense_row(
+    given: dict[str, Any], keys: torch.Tensor, values: torch.Tensor, row: int, length: int
+) -> torch.Tensor:
+    """float64 attention of one row over the numbers that were stored."""
+    pages = given["block_tables"][row].long()
+    key, value = (each[pages].flatten(0, 1)[:length] for each in (keys, values))
+    visible = torch.ones(1, length, dtype=torch.bool)
+    query = given["query"][row : row + 1].float()
+    want, _ = dense_attention(query, key, value, visible, scale=given["bmm1_scale"])
+    return want.double() * float(given["bmm2_scale"])
+
+
 def fp4_call() -> tuple[dict[str, Any], torch.Tensor, torch.Tensor]:
     """Arguments of a decode over pages in NVFP4, and the keys and values that lie there."""
     torch.manual_seed(1)
@@ -103,7 +130,7 @@ def fp4_call() -> tuple[dict[str, Any], torch.Tensor, torch.Tensor]:
         "kv_cache_sf": (k_scales.permute(0, 2, 1, 3).contiguous().view(FP8), held.view(FP8)),
         "workspace_buffer": torch.zeros(64, dtype=torch.uint8),
         "block_tables": torch.tensor([[2, 1], [1, 0]], dtype=torch.int32),
-        "seq_lens": torch.tensor([11, 5], dtype=torch.int32),
+        "seq_lens": torch.tensor([21, 5], dtype=torch.int32),
         "max_seq_len": 64,
         "bmm1_scale": 0.02,
         "bmm2_scale": 0.5,
@@ -115,15 +142,9 @@ def test_keys_and_values_in_fp4_give_dense_attention() -> None:
     given, keys, values = fp4_call()
     out = trtllm_batch_decode_with_kv_cache(**given)
     assert out.dtype == FP8
-    for row, length in enumerate((11, 5)):
-        pages = given["block_tables"][row].long()
-        key, value = (each[pages].flatten(0, 1)[:length] for each in (keys, values))
-        want, _ = dense_attention(
-            given["query"][row : row + 1].float(), key, value,
-            torch.ones(1, length, dtype=torch.bool), scale=0.02,
-        )  # fmt: skip
-        got = out[row : row + 1].double()
-        torch.testing.assert_close(got, want.double() * 0.5, rtol=2**-4, atol=2**-10)
+    for row, length in enumerate((21, 5)):
+        want = dense_row(given, keys, values, row, length)
+        torch.testing.assert_close(out[row : row + 1].double(), want, rtol=2**-4, atol=2**-10)
 
 
 @pytest.mark.parametrize(

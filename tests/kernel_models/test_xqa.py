@@ -104,6 +104,6 @@ def test_what_the_host_code_refuses_is_refused(change: dict[str, Any], said: str
         trtllm_batch_decode_with_kv_cache(**given)
 
 
-def test_fp4_is_not_modelled() -> None:
+def test_scales_of_blocks_beside_other_caches_are_not_modelled() -> None:
     with pytest.raises(KernelNotModelled, match="kv_cache_sf"):
-        trtllm_batch_decode_with_kv_cache(**_given(1), kv_cache_sf=torch.ones(1))
+        trtllm_batch_decode_with_kv_cache(**_given(1), kv_cache_sf=(torch.ones(1), torch.ones(1)))

@@ -88,6 +88,10 @@ def pool_regions(recording: Recording, name: str) -> list[Region]:
         # Side by side or page by page: a row of the allocation is no slot.
         if recording.memory.region_of(plane) in found and not plane.is_contiguous():
             raise NotStandalone(f"{name!r} holds {what} in one allocation")
+    for written in recording.opened.pool_writer.planes:
+        by_page = written.count != len(written.tensor)
+        if by_page and recording.memory.region_of(written.tensor) in found:
+            raise NotStandalone(f"{name!r} is [pages, ...], a row of it is no slot")
     return found
 
 

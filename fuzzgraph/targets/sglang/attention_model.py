@@ -304,7 +304,7 @@ def engine_layer(config: EngineConfig, content: Content, device: torch.device, *
     if config.kv_dtype != "auto":
         for name, scale in (("k_scale", content.k_scale), ("v_scale", content.v_scale)):
             if config.kv_dtype == "nvfp4":
-                scale = checkpoint_scale(scale)
+                scale = checkpoint_scale(scale, config)
             setattr(layer, f"{name}_float", scale)
             setattr(layer, name, torch.full((), scale, dtype=torch.float32, device=device))
     return layer

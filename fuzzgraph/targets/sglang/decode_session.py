@@ -116,7 +116,7 @@ def _encoder_pools(runner: ModelRunner) -> dict[str, Any]:
 
 
 def _planes(kv: Any, layer: int = 0) -> tuple[torch.Tensor, ...]:
-    if getattr(kv, "native_k_scale_buffer", None) is not None:
+    if getattr(kv, "is_quantized_kv_cache", False):
         return fp4_planes(kv, layer)
     latent = hasattr(kv, "kv_lora_rank")  # one row serves as key and value
     planes = (kv.kv_buffer[layer],) if latent else (kv.k_buffer[layer], kv.v_buffer[layer])

@@ -29,7 +29,9 @@ def _planted(change: Callable[[Any], None], mode: Mode = "decode") -> BackendTar
 def _of_backend(
     method: str, line: str, other: str, mode: Mode = "decode"
 ) -> Callable[[], BackendTarget]:
-    return lambda: _planted(lambda session: change_line(session.backend, method, line, other), mode)
+    return lambda: _planted(
+        lambda session: change_line(session._own_backend, method, line, other), mode
+    )
 
 
 def _of_pool(method: str, line: str, other: str) -> Callable[[], BackendTarget]:
@@ -102,6 +104,16 @@ scales_of_values_stored_over_those_of_keys = _of_pool(
     "_set_quantized_kv_buffer",
     '"native_v_scale_buffer": self.native_v_scale_buffer[local_layer_id]',
     '"native_v_scale_buffer": self.native_k_scale_buffer[local_layer_id]',
+)
+scales_by_slot_of_keys_for_values = _of_pool(
+    "get_raw_kv_buffer",
+    "v_scale = self.v_scale_buffer[local_layer_id]",
+    "v_scale = self.k_scale_buffer[local_layer_id]",
+)
+linear_scales_stored_for_keys_twice = _of_pool(
+    "_set_quantized_kv_buffer",
+    "self.v_scale_buffer[local_layer_id]\n            if",
+    "self.k_scale_buffer[local_layer_id]\n            if",
 )
 scales_not_stored = _of_pool(
     "_set_quantized_kv_buffer", "if self.native_k_scale_buffer is not None:", "if False:"

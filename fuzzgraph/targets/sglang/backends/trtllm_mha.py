@@ -67,13 +67,15 @@ def _refuses_fp4(config: EngineConfig) -> str | None:
     kv_cache_configurator.py, kv_cache_hook.py handle_kv4_compatibility)."""
     if config.head_dim % _FP4_COLUMNS:
         return f"head_dim={config.head_dim} with KV in FP4 is not driven, only multiples of 64"
+    # A pool for prefills by FlashInfer has scales by slot, as XQA reads them.
+    beside = "flashinfer" if config.trtllm_kernel == "xqa" else "none"
     others = {
         "swa_window": 0, "max_encoder_len": 0, "attention_chunk_size": 0,
-        "backend_beside": "none", "trtllm_kernel": "trtllm_gen",
+        "backend_beside": beside, "verifies_as_prefill": False,
     }  # fmt: skip
     for name, only in others.items():
         if getattr(config, name) != only:
-            return f"{name}={getattr(config, name)!r} with KV in FP4 is not driven"
+            return f"{name}={getattr(config, name)!r} with KV in FP4 is not driven, only {only!r}"
     return None
 
 
@@ -105,9 +107,11 @@ def _take_device(runner: ModelRunner) -> None:
         NotInRelease: no server of the release has it on such a device, as up to 0.5.9.
     """
     module = engine_module(_MODULE)
-    by_xqa = runner.configuration.config.trtllm_kernel == "xqa"
+    config = runner.configuration.config
+    by_xqa, fp4 = config.trtllm_kernel == "xqa", config.kv_dtype == "nvfp4"
     if hasattr(module, "get_platform"):
-        device = Stub(is_sm90=by_xqa, is_sm100=not by_xqa, is_sm120=False)
+        # XQA reads FP4 on a device with compute capability 12 alone.
+        device = Stub(is_sm90=by_xqa and not fp4, is_sm100=not by_xqa, is_sm120=by_xqa and fp4)
         module.get_platform = lambda: device
     elif hasattr(module, _ASKED):
         setattr(module, _ASKED, lambda: by_xqa)
