@@ -1,29 +1,37 @@
-"""DeepGEMM's scores of an indexer over a paged cache of FP8 keys, and the schedule they follow.
+"""DeepGEMM's scores of an indexer over a paged cache of FP8 or FP4 keys, and their schedule.
 
 Source: DeepGEMM 54e2261 (June 2026), csrc/apis/attention.hpp and
 deep_gemm/scheduler/sm90_paged_mqa_logits.cuh. Keys of a row are cut into splits, query tokens into
 atoms of one or two, and all splits of all atoms are shared out evenly: an entry of the schedule
 says with which atom and which of its splits a multiprocessor begins, one entry more than there are
-of these. Left out are FP4, bfloat16 scores, rows of several lengths that `indices` names, and for
-which numbers of heads and columns the kernel is compiled.
+of these. Left out are bfloat16 scores, rows of several lengths that `indices` names, and for which
+numbers of heads and columns the kernel is compiled. FP4 has a Blackwell GPU alone, whose schedule
+has another layout, which nobody but the kernel reads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from fuzzgraph.kernel_models.arguments import Tensor2, Tensor4
 from fuzzgraph.kernel_models.checks import Call
+from fuzzgraph.kernel_models.mxfp4 import FP4_SCALE_BYTES, fp4_pages, scale_bytes, unpacked
 from fuzzgraph.kernel_models.fp8 import SCALE_BYTES, from_bytes, pages_of_rows
 from fuzzgraph.kernel_models.launch import ModelKernel, launch
 from fuzzgraph.kernel_models.memory import Ints, KernelMemory, as_numbers
 from fuzzgraph.kernel_models.reading import reads_only
 
-__all__ = ["fp8_paged_mqa_logits", "get_num_sms", "get_paged_mqa_logits_metadata"]
+__all__ = [
+    "fp8_fp4_paged_mqa_logits",
+    "fp8_paged_mqa_logits",
+    "get_num_sms",
+    "get_paged_mqa_logits_metadata",
+]
 
 _MQA_SOURCE = "DeepGEMM 54e2261, csrc/apis/attention.hpp"
 _MULTIPROCESSORS = 32
@@ -98,26 +106,14 @@ def fp8_paged_mqa_logits(
     batch, tokens, heads, width = q.shape
     call.needs_dtype("q", q, torch.float8_e4m3fn)
     call.needs_contiguous("q", q)
-    call.needs_dtype("fused_kv_cache", fused_kv_cache, torch.uint8)
-    entry = width + SCALE_BYTES
-    call.needs_shape("fused_kv_cache", fused_kv_cache, None, _MQA_PAGE, 1, entry)
-    inner = [*fused_kv_cache.stride()[1::2]]
-    rule = "rows of fused_kv_cache must lie one after the other in a page"
-    call.needs(inner == [entry, 1], rule, list(fused_kv_cache.stride()))
-    call.needs_dtype("weights", weights, torch.float32)
-    call.needs_shape("weights", weights, batch * tokens, heads)
+    _check_cache(call, fused_kv_cache, width + SCALE_BYTES)
+    _check_rows(call, weights, batch * tokens, heads)
     call.needs_contiguous("weights", weights)
     _check_lengths(call, context_lens)
     shape = (batch,) if context_lens.dim() == 1 else (batch, tokens)
     call.needs_shape("context_lens", context_lens, *shape)
-    call.needs_dtype("block_table", block_table, torch.int32)
-    call.needs_shape("block_table", block_table, batch, None)
-    call.needs_contiguous_last("block_table", block_table)
-    call.needs_dtype("schedule_meta", schedule_meta, torch.int32)
-    call.needs_shape("schedule_meta", schedule_meta, _MULTIPROCESSORS + 1, 2)
-    call.needs(schedule_meta.is_contiguous(), "schedule_meta must be contiguous", "strides")
-    columns = -(-max_context_len // _MQA_SPLIT) * _MQA_SPLIT
-    logits = torch.empty((batch * tokens, columns), dtype=torch.float32, device=q.device)
+    _check_plan(call, block_table, schedule_meta, batch)
+    logits = _logits(batch * tokens, max_context_len, q.device)
     if batch:
         launch(
             _SCORES,
@@ -130,6 +126,97 @@ def fp8_paged_mqa_logits(
             logits=logits,
         )
     return logits[:, :max_context_len]
+
+
+def fp8_fp4_paged_mqa_logits(
+    q: tuple[torch.Tensor, torch.Tensor],
+    fused_kv_cache: Tensor4,
+    weights: Tensor2,
+    context_lens: Tensor2,
+    block_table: Tensor2,
+    schedule_meta: Tensor2,
+    max_context_len: int,
+    clean_logits: bool = False,
+    **others: Any,
+) -> torch.Tensor:
+    """The same over keys of FP4, with queries of FP4.
+
+    Args:
+        q: int8 [B, next_n, heads, D / 2] two numbers in a byte; int32 [B, next_n, heads] the
+            exponents of their scales.
+        fused_kv_cache: uint8 [pages, 64, 1, D / 2 + 4] the numbers of a page, behind them the
+            exponents of their scales.
+        weights: float32 [B * next_n, heads].
+        context_lens: int32 [B, next_n]; block_table: int32 [B, pages of a row].
+        schedule_meta, max_context_len, clean_logits: as of `fp8_paged_mqa_logits`.
+
+    Returns:
+        float32 [B * next_n, max_context_len].
+
+    Raises:
+        KernelRefused: the real host code refuses such a call.
+        KernelNotModelled: it has arguments that this model does not follow.
+    """
+    call = Call("fp8_fp4_paged_mqa_logits", _MQA_SOURCE)
+    given = {"clean_logits": clean_logits, **others}
+    call.leaves_out(given, {"clean_logits": False, "logits_dtype": torch.float32})
+    numbers, exponents = q
+    call.needs_shape("q", numbers, None, None, None, None)
+    batch, tokens, heads, half = numbers.shape
+    call.needs_dtype("q", numbers, torch.int8)
+    call.needs_contiguous("q", numbers)
+    call.needs_dtype("the scales of q", exponents, torch.int32)
+    call.needs_shape("the scales of q", exponents, batch, tokens, heads)
+    call.needs_contiguous("the scales of q", exponents)
+    _check_cache(call, fused_kv_cache, half + FP4_SCALE_BYTES)
+    _check_rows(call, weights, batch * tokens, heads)
+    _check_lengths(call, context_lens)
+    call.needs_shape("context_lens", context_lens, batch, tokens)
+    _check_plan(call, block_table, schedule_meta, batch)
+    logits = _logits(batch * tokens, max_context_len, numbers.device)
+    if batch:
+        launch(
+            _FP4_SCORES,
+            numbers=numbers,
+            exponents=exponents,
+            cache=fused_kv_cache,
+            weights=weights,
+            context_lens=context_lens,
+            block_table=block_table,
+            schedule=schedule_meta,
+            logits=logits,
+        )
+    return logits[:, :max_context_len]
+
+
+def _check_cache(call: Call, fused_kv_cache: torch.Tensor, entry: int) -> None:
+    call.needs_dtype("fused_kv_cache", fused_kv_cache, torch.uint8)
+    call.needs_shape("fused_kv_cache", fused_kv_cache, None, _MQA_PAGE, 1, entry)
+    inner = [*fused_kv_cache.stride()[1::2]]
+    rule = "rows of fused_kv_cache must lie one after the other in a page"
+    call.needs(inner == [entry, 1], rule, list(fused_kv_cache.stride()))
+
+
+def _check_rows(call: Call, weights: torch.Tensor, rows: int, heads: int) -> None:
+    call.needs_dtype("weights", weights, torch.float32)
+    call.needs_shape("weights", weights, rows, heads)
+
+
+def _check_plan(
+    call: Call, block_table: torch.Tensor, schedule_meta: torch.Tensor, batch: int
+) -> None:
+    call.needs_dtype("block_table", block_table, torch.int32)
+    call.needs_shape("block_table", block_table, batch, None)
+    call.needs_contiguous_last("block_table", block_table)
+    call.needs_dtype("schedule_meta", schedule_meta, torch.int32)
+    call.needs_shape("schedule_meta", schedule_meta, _MULTIPROCESSORS + 1, 2)
+    call.needs(schedule_meta.is_contiguous(), "schedule_meta must be contiguous", "strides")
+
+
+def _logits(rows: int, max_context_len: int, device: torch.device) -> torch.Tensor:
+    """With as many columns as the scores have in memory."""
+    columns = -(-max_context_len // _MQA_SPLIT) * _MQA_SPLIT
+    return torch.empty((rows, columns), dtype=torch.float32, device=device)
 
 
 @reads_only
@@ -191,13 +278,62 @@ def _score_keys(
     schedule: torch.Tensor,
     logits: torch.Tensor,
 ) -> None:
-    tokens, width = q.shape[1], q.shape[3]
-    lens = memory.ints(context_lens)
+    values, scales = pages_of_rows(_pages(cache), _MQA_PAGE)
+
+    def stored(*places: Ints) -> npt.NDArray[np.float64]:
+        rows = from_bytes(memory.rows("fused_kv_cache", values, *places))
+        return rows * memory.numbers("fused_kv_cache", scales, *places)[:, None]
+
+    _score(memory, as_numbers(q), stored, weights, context_lens, block_table, schedule, logits)
+
+
+def _score_fp4_keys(
+    memory: KernelMemory,
+    *,
+    numbers: torch.Tensor,
+    exponents: torch.Tensor,
+    cache: torch.Tensor,
+    weights: torch.Tensor,
+    context_lens: torch.Tensor,
+    block_table: torch.Tensor,
+    schedule: torch.Tensor,
+    logits: torch.Tensor,
+) -> None:
+    values, scales = fp4_pages(_pages(cache), _MQA_PAGE)
+
+    def stored(*places: Ints) -> npt.NDArray[np.float64]:
+        rows = as_numbers(memory.rows("fused_kv_cache", values, *places))
+        return unpacked(rows, as_numbers(memory.rows("fused_kv_cache", scales, *places)))
+
+    queries = unpacked(as_numbers(numbers), scale_bytes(exponents))
+    _score(memory, queries, stored, weights, context_lens, block_table, schedule, logits)
+
+
+def _pages(cache: torch.Tensor) -> torch.Tensor:
+    """[pages, bytes] of a cache."""
+    entry = cache.shape[1] * cache.shape[3]
+    return cache.as_strided((len(cache), entry), (cache.stride(0), 1))
+
+
+def _score(
+    memory: KernelMemory,
+    queries: npt.NDArray[np.float64],
+    stored: Callable[..., npt.NDArray[np.float64]],
+    weights: torch.Tensor,
+    context_lens: torch.Tensor,
+    block_table: torch.Tensor,
+    schedule: torch.Tensor,
+    logits: torch.Tensor,
+) -> None:
+    """Score as the schedule says.
+
+    Args:
+        queries: [B, next_n, heads, D].
+        stored: pages and places in them -> [n, D] the keys there.
+    """
+    tokens, lens = queries.shape[1], memory.ints(context_lens)
     lens = np.repeat(lens[:, None], tokens, 1) if lens.ndim == 1 else lens
-    entry = _MQA_PAGE * (width + SCALE_BYTES)
-    pages = cache.as_strided((len(cache), entry), (cache.stride(0), 1))
-    values, scales = pages_of_rows(pages, _MQA_PAGE)
-    queries, factors = as_numbers(q), as_numbers(weights).reshape(len(q), tokens, -1)
+    factors = as_numbers(weights).reshape(len(queries), tokens, -1)
     parts = [*_scored(memory.ints(schedule), _splits(memory, context_lens), lens)]
     if not parts:
         return
@@ -206,14 +342,12 @@ def _score_keys(
     rows = np.repeat([row for row, _, _ in parts], counts)
     # All rows at once: a call for each would take longer than what it computes.
     page = memory.entries("block_table", block_table, rows, keys // _MQA_PAGE)
-    places = page, keys % _MQA_PAGE
-    stored = from_bytes(memory.rows("fused_kv_cache", values, *places))
-    found = memory.numbers("fused_kv_cache", scales, *places)
-    start = 0
+    read = stored(page, keys % _MQA_PAGE)
+    found, start = np.empty(len(keys)), 0
     for (row, token, _), count in zip(parts, counts, strict=True):
         part = slice(start, start + count)
-        products = np.maximum(queries[row, token] @ stored[part].T, 0)
-        found[part] *= factors[row, token] @ products
+        products = np.maximum(queries[row, token] @ read[part].T, 0)
+        found[part] = factors[row, token] @ products
         start += count
     queried = np.repeat([row * tokens + token for row, token, _ in parts], counts)
     memory.store("logits", logits, found, queried, keys)
@@ -240,3 +374,6 @@ _SCHEDULER = ModelKernel(
     "get_paged_mqa_logits_metadata", _share_out, _MQA_SOURCE, plans=("schedule",)
 )
 _SCORES = ModelKernel("fp8_paged_mqa_logits", _score_keys, _MQA_SOURCE, plans=("schedule",))
+_FP4_SCORES = ModelKernel(
+    "fp8_fp4_paged_mqa_logits", _score_fp4_keys, _MQA_SOURCE, plans=("schedule",)
+)
