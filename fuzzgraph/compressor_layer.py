@@ -3,8 +3,9 @@
 A token leaves a value and a score for the sum that its group's key is; groups of 4 take the group
 before into their sum, so that a token leaves another value and score for the next one. Later steps
 need the states of the group that is not yet whole, and with groups of 4 those of the group before
-it. Of a verify the tokens that stay count alone. Source: sglang 0.5.12 to 0.5.23,
-csrc/deepseek_v4/c4_v2.cuh and c128_v2.cuh.
+it. DeepSeek V4.1 has groups of 2, and layers that keep a key of each token, for which nothing is
+left. Of a verify the tokens that stay count alone. Source: sglang 0.5.12 to 0.5.23,
+csrc/deepseek_v4/c4_v2.cuh, c128_v2.cuh and c2.cuh.
 """
 
 from __future__ import annotations
@@ -48,14 +49,16 @@ _OVERLAPS = 4
 
 def compression_ratio(config: EngineConfig) -> int:
     """Tokens that leave one compressed key; 0 where there are none."""
-    return int(config.kv_compression[1:]) if config.kv_compression in ("c4", "c128") else 0
+    kind = config.kv_compression
+    return int(kind[1:]) if kind in ("c1", "c2", "c4", "c128") else 0
 
 
 def promised_of_compressor(config: EngineConfig) -> tuple[str, ...]:
     """The outputs of a layer that compresses its keys as the config says."""
     ratio = compression_ratio(config)
+    states = (STATES,) if ratio > 1 else ()
     index = (INDEX_STATES,) if ratio == _OVERLAPS else ()
-    return (STATES, *index, STRAYS) if ratio else ()
+    return (*states, *index, STRAYS) if ratio else ()
 
 
 def left_states(keys: torch.Tensor, ratio: int) -> torch.Tensor:

@@ -211,11 +211,12 @@ class EngineConfig(Record, frozen=True, kw_only=True):
     )] = 0
     """Keys, or compressed keys, that an indexer selects for each query by `Content.key_scores`; 0
     means all."""
-    kv_compression: Annotated[Literal["none", "window", "c4", "c128"], Dimension(
+    kv_compression: Annotated[Literal["none", "window", "c4", "c128", "c1", "c2"], Dimension(
         needs=OneOf("kv_compressions"), label="kv compression {}", group="features"
     )] = "none"
     """What DeepSeek V4's layers keep of the past: all of it; the last 128 tokens; these, and one
-    compressed key for each 4 or 128 tokens (see `reference.geometry`)."""
+    compressed key for each 4 or 128 tokens, or for each 1 or 2 in V4.1's (see
+    `reference.geometry`)."""
     sparse_kernel: Annotated[Literal["fa3", "flashmla_sparse"], Dimension(
         needs=OneOf("sparse_kernels"), label="sparse kernel {}", group="kernels"
     )] = "fa3"

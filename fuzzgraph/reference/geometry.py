@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fuzzgraph import fp4_index
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.compressor_layer import compression_ratio
 from fuzzgraph.content import content_for, next_token
@@ -80,8 +81,8 @@ def _compressed(all_keys: Queries, config: EngineConfig) -> Queries:
 
     The key of a group is that of its first token. Source: sglang 0.5.12 to 0.5.23,
     deepseek_v4_backend.py (SWA_WINDOW) and dsv4/metadata.py: a query at position p sees the last
-    128 tokens and the groups that end at or before p. Of the groups of 4 an indexer keeps the best
-    `index_topk`.
+    128 tokens and the groups that end at or before p. An indexer keeps the best `index_topk` of the
+    groups of 1, 2 or 4.
     """
     seen, ratio = all_keys.visible, compression_ratio(config)
     in_window = seen & (all_keys.key_positions > (all_keys.positions - COMPRESSED_WINDOW)[:, None])
@@ -90,10 +91,8 @@ def _compressed(all_keys: Queries, config: EngineConfig) -> Queries:
     groups = seen.shape[1] // ratio
     firsts = slice(0, groups * ratio, ratio)
     tokens, whole = all_keys.key_tokens[:, firsts], seen[:, ratio - 1 : groups * ratio : ratio]
-    if ratio == 4 and 0 < config.index_topk < groups:
-        by_token, by_place = content_for(config).key_scores
-        scores = by_token[all_keys.tokens[:, None], tokens]
-        scores = scores + by_place[all_keys.positions][:, :groups]
+    if ratio != 128 and 0 < config.index_topk < groups:
+        scores = _group_scores(all_keys, firsts, config)
         whole = whole & _among_best(scores, whole, config.index_topk)
     return replace(
         all_keys,
@@ -101,6 +100,20 @@ def _compressed(all_keys: Queries, config: EngineConfig) -> Queries:
         key_positions=np.hstack([all_keys.key_positions, all_keys.key_positions[:, firsts]]),
         visible=np.hstack([in_window, whole]),
     )
+
+
+def _group_scores(
+    all_keys: Queries, firsts: slice, config: EngineConfig
+) -> npt.NDArray[np.float64]:
+    """[T, groups] what an indexer thinks of groups, whose first tokens' columns `firsts` are."""
+    tokens = all_keys.key_tokens[:, firsts]
+    if compression_ratio(config) < 4:
+        places = all_keys.key_positions[:, firsts]
+        return fp4_index.scores(all_keys.tokens, all_keys.positions, tokens, places)
+    by_token, by_place = content_for(config).key_scores
+    scores = by_token[all_keys.tokens[:, None], tokens]
+    found: npt.NDArray[np.float64] = scores + by_place[all_keys.positions][:, : tokens.shape[1]]
+    return found
 
 
 def _padded(ragged: Ragged, columns: IntArray, rows: IntArray) -> IntArray:

@@ -46,6 +46,8 @@ def steps_of(kind: Any, *lengths: int, drafts: int = 4) -> tuple[tuple[Batch, ..
         (4, 8, [4, 5, 6, 7]),
         (128, 130, [128, 129]),
         (128, 128, []),
+        (2, 9, [8]),
+        (2, 8, []),
     ],
 )
 def test_later_steps_need_the_group_that_is_not_whole_and_of_small_ones_the_one_before(
@@ -61,6 +63,8 @@ def test_later_steps_need_the_group_that_is_not_whole_and_of_small_ones_the_one_
         ("window", ()),
         ("c4", (STATES, INDEX_STATES, STRAYS)),
         ("c128", (STATES, STRAYS)),
+        ("c2", (STATES, STRAYS)),
+        ("c1", (STRAYS,)),
     ],
 )
 def test_only_layers_that_compress_show_what_they_leave(kind: Any, names: tuple[str, ...]) -> None:

@@ -7,9 +7,11 @@ from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from fuzzgraph import fp4_index
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, validate
 from fuzzgraph.content import STATE_SUMS, content_for, next_token
 from fuzzgraph.layout import plan
@@ -74,12 +76,14 @@ def keys_seen(batch: Batch, config: EngineConfig) -> list[tuple[Key, int, list[K
 
 
 def _compressed(query: Key, keys: list[Key], config: EngineConfig) -> list[Key]:
-    """The last 128 keys, and the first one of each whole group; of those of 4 the best."""
-    size = {"window": len(keys) + 1, "c4": 4, "c128": 128}[config.kv_compression]
+    """The last 128 keys, and the first one of each whole group; of small ones the best."""
+    sizes = {"window": len(keys) + 1, "c1": 1, "c2": 2, "c4": 4, "c128": 128}
+    size = sizes[config.kv_compression]
     groups = list(range(len(keys) // size))
-    if size == 4 and config.index_topk:
-        scored = _index_score(query, config)
-        best = sorted(groups, key=lambda group: scored(keys[4 * group][0], group))
+    if size <= 4 and config.index_topk:
+        scored = _index_score(query, config) if size == 4 else _fp4_score(query)
+        places = [group if size == 4 else size * group for group in groups]
+        best = sorted(groups, key=lambda group: scored(keys[size * group][0], places[group]))
         groups = sorted(best[-config.index_topk :])
     return keys[-128:] + [keys[size * group] for group in groups]
 
@@ -93,6 +97,20 @@ def _index_score(query: Key, config: EngineConfig) -> Callable[[int, int], float
     def score(key_token: int, key_place: int) -> float:
         halves = token[query[0]] @ by_token[key_token], place[query[1]] @ by_place[key_place]
         return float(sum(halves))
+
+    return score
+
+
+def _fp4_score(query: Key) -> Callable[[int, int], float]:
+    """The same of an indexer in FP4, whose keys have the positions of their groups' first tokens:
+    head by head."""
+    heads = fp4_index.query_heads(*(np.array([each]) for each in query[:2]))[0]
+    by_token, weights = fp4_index.key_tokens(), fp4_index.head_weights()
+
+    def score(key_token: int, position: int) -> float:
+        place = fp4_index.key_places(np.array([position]))[0]
+        products = heads @ np.concatenate((by_token[key_token], place))
+        return float(weights @ products)
 
     return score
 
@@ -179,6 +197,18 @@ BATCHES: dict[str, Any] = {
         "decode",
         LONG,
         {"kv_compression": "c4", "index_topk": 5, **ROOM},
+    ),
+    "compressed by 1": ("decode", LONG, {"kv_compression": "c1", **ROOM}),
+    "compressed by 2": ("decode", LONG, {"kv_compression": "c2", **ROOM}),
+    "best compressed by 1": (
+        "decode",
+        LONG,
+        {"kv_compression": "c1", "index_topk": 5, **ROOM},
+    ),
+    "best compressed by 2": (
+        "decode",
+        LONG,
+        {"kv_compression": "c2", "index_topk": 5, **ROOM},
     ),
     "compressed by 128": ("decode", LONG, {"kv_compression": "c128", **ROOM}),
     "no table": ("decode", DECODE, {"max_context_len": 1 << 15}),
