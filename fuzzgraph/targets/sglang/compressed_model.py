@@ -33,7 +33,7 @@ from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.attention_model import AttentionModel, Written
 from fuzzgraph.targets.sglang.release import engine_module, has_module
 from fuzzgraph.targets.sglang.stubs.compressed_pool import state_places
-from fuzzgraph.world import Batch
+from fuzzgraph.world import Batch, IntArray
 
 _CONTEXT = "sglang.srt.model_executor.forward_context"
 ENGINE_HEAD_DIM = 512
@@ -45,7 +45,7 @@ _NO_WEIGHT = -10_000.0
 _INDEXER = "sglang.srt.layers.attention.dsv4.indexer"
 
 
-def _as_complex(positions: torch.Tensor) -> torch.Tensor:
+def as_complex(positions: torch.Tensor) -> torch.Tensor:
     """A table of rotations whose numbers, two in one, are these."""
     return torch.view_as_complex(positions.unflatten(1, (-1, 2)).contiguous())
 
@@ -104,7 +104,7 @@ class CompressedModel(AttentionModel):
             rotate=columns.start is not None,
             ape=ape,
             norm=Stub(weight=torch.ones(width), variance_epsilon=0.0),
-            freqs_cis=_as_complex(positions),
+            freqs_cis=as_complex(positions),
             compute_kv_score=lambda x, *_: left_states(x[:, columns], self._ratio),
             get_state_pool=lambda *_: Stub(kv_score_buffer=Stub(kv_score=states)),
         )
@@ -122,7 +122,7 @@ class CompressedModel(AttentionModel):
             head_dim=width,
             index_topk=self._config.index_topk or ENGINE_TOPK,
             weight_scale=1.0,
-            freqs_cis=_as_complex(self._on_device(content.index_queries[1])),
+            freqs_cis=as_complex(self._on_device(content.index_queries[1])),
             wq_b=lambda q: (q, None),
             weights_proj=lambda x: (x.new_ones((len(x), 1)), None),
             compressor=self._compressor(slice(own, own + width), keys, states),
@@ -142,6 +142,27 @@ class CompressedModel(AttentionModel):
         packed = embedded + self.pos_embed.index_select(0, positions)
         q = packed[:, : self._keys.start] * self._query_scale
         k = packed[:, self._keys].contiguous()
+        self._compress(backend, embedded, input_ids, positions, forward_batch)
+        out: torch.Tensor = backend.forward(
+            q=q.view(-1, config.num_q_heads, config.head_dim).contiguous(),
+            k=k,
+            v=k,
+            layer=self.layer,
+            forward_batch=forward_batch,
+            compress_ratio=self._ratio,
+            attn_sink=self.sink,
+        )
+        return with_mixed(out.flatten(1), config)
+
+    def _compress(
+        self,
+        backend: Any,
+        embedded: torch.Tensor,
+        input_ids: torch.Tensor,
+        positions: torch.Tensor,
+        forward_batch: Any,
+    ) -> None:
+        """What the engine's layer has indexer and compressor do before it attends."""
         x = embedded[:, self._keys].contiguous()
         if self._ratio == 4:
             x = torch.cat((x, self.index_tokens.index_select(0, input_ids)), 1)
@@ -154,16 +175,6 @@ class CompressedModel(AttentionModel):
             )
         if self._ratio:
             backend.forward_core_compressor(x, forward_batch, 0, self.compressor)
-        out: torch.Tensor = backend.forward(
-            q=q.view(-1, config.num_q_heads, config.head_dim).contiguous(),
-            k=k,
-            v=k,
-            layer=self.layer,
-            forward_batch=forward_batch,
-            compress_ratio=self._ratio,
-            attn_sink=self.sink,
-        )
-        return with_mixed(out.flatten(1), config)
 
     # ---- the past
 
@@ -178,6 +189,9 @@ class CompressedModel(AttentionModel):
             keys = content.kv_planes(tokens[firsts], firsts)[0].flatten(1)
             at = torch.from_numpy(slots[firsts + self._ratio - 1] // self._ratio)
             yield self._pool.compressed, at, keys.to(self._pool.compressed.device)
+            yield from self._past_index(content, at, tokens[firsts], firsts)
+            if self._ratio == 1:
+                continue
             positions = kept_positions(cached, self._ratio)
             request = np.full_like(positions, batch.req_pool_indices[row])
             places = state_places(self._pool, self._ratio, request, slots[positions], positions)
@@ -187,10 +201,13 @@ class CompressedModel(AttentionModel):
             if self._ratio == 4:
                 states = left_states(index_rows(content, tokens[positions]), self._ratio)
                 yield self._pool.index_states, at_places, states
-                yield from self._past_index(content, at, tokens[firsts])
 
-    def _past_index(self, content: Content, slots: torch.Tensor, tokens: Any) -> Iterator[Written]:
-        """The indexer's keys of whole groups, of which `tokens` are the first ones."""
+    def _past_index(
+        self, content: Content, slots: torch.Tensor, tokens: IntArray, positions: IntArray
+    ) -> Iterator[Written]:
+        """The indexer's keys of whole groups, of which `tokens` at `positions` are the first."""
+        if self._ratio != 4:
+            return
         by_token, by_place = content.index_keys
         keys, scale = quantised(np.hstack((by_token[tokens], by_place[: len(tokens)])))
         size = self._config.page_size // 4

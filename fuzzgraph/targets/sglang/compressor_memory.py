@@ -23,9 +23,14 @@ from fuzzgraph.compressor_layer import (
     kept_rows,
     promised_of_compressor,
 )
+from fuzzgraph.kernel_models.fp4 import fp4_pages
 from fuzzgraph.kernel_models.fp8 import pages_of_rows
 from fuzzgraph.targets.sglang.stubs.compressed_pool import state_places
 from fuzzgraph.world import RESERVED_ROW, RESERVED_SLOT, Batch, IntArray
+
+_GROUPS_OF_PADDING = 4
+"""The least groups for which padded rows leave states; kernels of smaller ones leave those rows
+out (sglang c2.cuh)."""
 
 
 class CompressorMemory:
@@ -57,12 +62,18 @@ class CompressorMemory:
 
     def _held(self) -> Mapping[str, torch.Tensor]:
         """Tensors by name, each with a row for each state or each slot of compressed keys."""
-        pool = self._pool
-        held = {"states": pool.states, "compressed": pool.compressed}
-        if INDEX_STATES in promised_of_compressor(self._config):
-            rows, scales = pages_of_rows(pool.index, self._config.page_size // self._ratio)
-            held |= {"index_states": pool.index_states, "index": rows.flatten(0, 1)}
-            held["index_scales"] = scales.flatten(0, 1)[:, None]
+        pool, promised = self._pool, promised_of_compressor(self._config)
+        held = {"compressed": pool.compressed}
+        if STATES in promised:
+            held["states"] = pool.states
+        if INDEX_STATES in promised:
+            held["index_states"] = pool.index_states
+        if self._ratio in pool.index_pools:
+            size = pool.index_pools[self._ratio].page_size
+            parts = pages_of_rows if self._ratio == 4 else fp4_pages
+            rows, scales = parts(pool.index, size)
+            held["index"] = rows.flatten(0, 1)
+            held["index_scales"] = scales.flatten(0, 1).view(len(held["index"]), -1)
         return held
 
     def _kept(self, batch: Batch, output: str, states: torch.Tensor) -> torch.Tensor:
@@ -83,7 +94,8 @@ class CompressorMemory:
         ends = zip(batch.cached_lens.tolist(), batch.seq_lens.tolist(), strict=True)
         for row, (start, stop) in enumerate(ends):
             new = np.arange(start, stop)
-            states.append(self._places(batch, row, new))
+            if self._ratio > 1:
+                states.append(self._places(batch, row, new))
             slots.append(batch.kv_slots.row(row)[new[(new + 1) % self._ratio == 0]] // self._ratio)
         own = {"states": np.concatenate(states), "slots": np.concatenate(slots)}
         count = 0
@@ -96,6 +108,8 @@ class CompressorMemory:
 
     def _padded_states(self) -> IntArray:
         """Where states of padded rows may lie, whatever their lengths."""
+        if self._ratio < _GROUPS_OF_PADDING:
+            return np.empty(0, dtype=np.int64)
         ring = self._pool.get_ring_size(compress_ratio=self._ratio)
         places = np.arange(ring)
         row, slot = (np.full_like(places, each) for each in (RESERVED_ROW, RESERVED_SLOT))

@@ -126,9 +126,11 @@ class Dsv4Target(SglangTarget):
         row_mixings=ROW_MIXINGS,
     )
 
+    layers = "DeepSeek V4's layers"
+
     def __init__(self, name: str, mode: Mode = "decode", *, upgrades: bool = True) -> None:
         self.name = name
-        self.about = f"DeepSeek V4's layers, metadata upgraded late, {mode} graphs"
+        self.about = f"{self.layers}, metadata upgraded late, {mode} graphs"
         self._upgrades = upgrades
         self.outputs_judged: Mapping[Mode, str] = {mode: ""} if upgrades else {}
         drafts = _DRAFTS if mode == "target_verify" else {}
@@ -170,7 +172,7 @@ _FLASH_MLA = (
 _SPARSE = flash_mla_sparse.flash_mla_sparse_with_kvcache
 
 
-class _Topk(int):
+class Topk(int):
     """How many keys an indexer selects; it passes for the number that the engine asserts.
 
     Kernels are compiled for 512 keys or 1024, of which a case has too few to leave any out.
@@ -284,8 +286,25 @@ def _slot_dtype() -> torch.dtype:
     return torch.int32 if int32 else torch.int64
 
 
+class LookingModel(CompressedModel):
+    """Shows the metadata of each forward, which up to 0.5.12 attention itself upgrades."""
+
+    def __init__(self, config: EngineConfig, device: torch.device, look: Any) -> None:
+        super().__init__(config, device)
+        self._look = look
+
+    def attend(
+        self, input_ids: torch.Tensor, positions: torch.Tensor, forward_batch: Any
+    ) -> torch.Tensor:
+        out = super().attend(input_ids, positions, forward_batch)
+        self._look(input_ids, positions, forward_batch)
+        return out
+
+
 class Dsv4Session(DecodeSession):
     """One backend and one decode runner with its captured graphs."""
+
+    model_class: type[LookingModel] = LookingModel
 
     def __init__(self, config: EngineConfig, graphs: GraphEngine, *, upgrades: bool) -> None:
         self._upgrades = upgrades
@@ -298,9 +317,15 @@ class Dsv4Session(DecodeSession):
         )
         model: Any = Stub(forward=self._look, shared_experts_config=None)
         if upgrades:
-            model = _LookingModel(config, graphs.device, self._look)
-        super().__init__(config, graphs, backend="dsv4", model=model)
+            model = self.model_class(config, graphs.device, self._look)
+        super().__init__(
+            config, graphs, backend="dsv4", model=model, arguments=self.arguments_of(config)
+        )
         self._compressor = CompressorMemory(self._model_runner.token_to_kv_pool, config)
+
+    def arguments_of(self, config: EngineConfig) -> Mapping[str, Any]:
+        """What the server is started with beside what a config says."""
+        return {}
 
     def engine_runs(self, batch: Batch | None = None) -> contextlib.AbstractContextManager[None]:
         return in_environment(chosen_topk(self._config), cuda_server())
@@ -321,12 +346,16 @@ class Dsv4Session(DecodeSession):
             module.is_cuda = lambda: True
             if hasattr(module, "_is_cuda"):
                 module._is_cuda = True
-        if self._config.index_topk:
-            runner.model_config.hf_text_config.index_topk = _Topk(self._config.index_topk)
+        self._describe(runner.model_config.hf_text_config)
         backend = module.DeepseekV4AttnBackend(runner)
         if not self._upgrades:
             backend.init_forward_metadata_in_graph = lambda forward_batch: None
         return backend
+
+    def _describe(self, model: Any) -> None:
+        """What the model's config says beside the shapes."""
+        if self._config.index_topk:
+            model.index_topk = Topk(self._config.index_topk)
 
     def _write_past(self, batch: Batch) -> None:
         super()._write_past(batch)
@@ -366,18 +395,3 @@ class Dsv4Session(DecodeSession):
             return {}
         kind = type(self._seen()).__name__
         return {"forward_metadata": kind, "forward_metadata.needed": _NEEDED}
-
-
-class _LookingModel(CompressedModel):
-    """Shows the metadata of each forward, which up to 0.5.12 attention itself upgrades."""
-
-    def __init__(self, config: EngineConfig, device: torch.device, look: Any) -> None:
-        super().__init__(config, device)
-        self._look = look
-
-    def attend(
-        self, input_ids: torch.Tensor, positions: torch.Tensor, forward_batch: Any
-    ) -> torch.Tensor:
-        out = super().attend(input_ids, positions, forward_batch)
-        self._look(input_ids, positions, forward_batch)
-        return out

@@ -17,11 +17,13 @@ import torch
 
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.compressor_layer import compression_ratio
+from fuzzgraph.kernel_models.fp4 import FP4_SCALE_BYTES
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.release import engine_module, has_module
 from fuzzgraph.world import FIRST_PAGE, FIRST_ROW, IntArray
 
 _POOL = "sglang.srt.mem_cache.deepseek_v4_memory_pool"
+_STATES = "sglang.srt.mem_cache.deepseek_v4_compress_state"
 _COMPRESSORS = (
     "sglang.kernels.ops.attention.dsv4.compress",
     "sglang.jit_kernel.dsv4.compress",
@@ -29,15 +31,19 @@ _COMPRESSORS = (
 _INDEX_WIDTH = 128
 _INDEX_BYTES = _INDEX_WIDTH + 4
 """Of a key in the indexer's cache: values in FP8 and a scale."""
-_RATIOS = (4, 128)
+_V4_RATIOS, _V41_RATIOS = (4, 128), (1, 2)
+"""Of the layers of DeepSeek V4 and of V4.1 (sglang DeepSeekV4TokenToKVPool.present_ratios)."""
+_FP4_INDEX_BYTES = _INDEX_WIDTH // 2 + FP4_SCALE_BYTES
+"""Of a key in the cache of V4.1's indexer: values in FP4 and the exponents of their scales."""
 
 
 def compressed_pool(config: EngineConfig, device: str) -> Any:
     """The engine's pool of one layer, which `config` says how to compress.
 
     Beside what the engine reads it has `plane`, [slots, 1, D] the rows of the window by the
-    request's slots, and for a layer that compresses `compressed` [slots, D] and `states`; with
-    groups of 4 `index` [pages, bytes] and `index_states` of the indexer's keys as well.
+    request's slots, and for a layer that compresses `compressed` [slots, D] and, unless each token
+    has a key, `states`; with groups of 1, 2 or 4 `index` [pages, bytes] of the indexer's keys as
+    well, and with those of 4 their `index_states`.
     """
     base: Any = engine_module(_POOL).DeepSeekV4TokenToKVPool
     rows: Any = engine_module(_POOL).DeepSeekV4SingleKVPool
@@ -57,7 +63,7 @@ def compressed_pool(config: EngineConfig, device: str) -> Any:
             self.kv_buffer = [whole]
 
     class Pool(base):  # type: ignore[misc]
-        present_ratios = _RATIOS
+        present_ratios = _V41_RATIOS if ratio in _V41_RATIOS else _V4_RATIOS
         # Options of some releases, off by default.
         _should_cache_swa = False
         request_window = None
@@ -68,6 +74,7 @@ def compressed_pool(config: EngineConfig, device: str) -> Any:
         _stage_start = start_layer = 0
 
         def __init__(self) -> None:
+            self._rings: dict[int, int] = {}
             self.page_size = page
             self.swa_page_size = self.swa_window_size = page
             self.kv_lora_rank = config.v_head_dim
@@ -81,20 +88,43 @@ def compressed_pool(config: EngineConfig, device: str) -> Any:
             shifted[-1] = -1
             self.full_to_swa_index_mapping = shifted
             self.layer_mapping: list[Any] = [(ratio, None, None)]
-            self.index = torch.zeros(
-                slots // page, page // 4 * _INDEX_BYTES, dtype=torch.uint8, device=device
-            )
-            self.index_pools = {
-                4: Stub(page_size=page // 4, get_index_k_with_scale_buffer=lambda *_: self.index)
-            }
-            self.c4_indexer_kv_pool = self.index_pools[4]
+            self._open_indexer()
             if ratio:
                 extra = Rows(slots // ratio, page // ratio)
                 self.layer_mapping = [(ratio, 0, extra)]
                 self.compressed = extra.kv_buffer[0].view(-1, width)
-                self.states = self._states(width)
+                if ratio > 1:
+                    self.states = self._states(width)
                 if ratio == 4:
                     self.index_states = self._states(_INDEX_WIDTH)
+                if ratio == 2:
+                    self.compress_state_pools = [self._pairs()]
+
+        def get_ring_size(self, compress_ratio: int) -> int:
+            # The engine asks how many drafts its process has; a worker's sessions may differ.
+            if compress_ratio not in self._rings:
+                self._rings[compress_ratio] = super().get_ring_size(compress_ratio)
+            return self._rings[compress_ratio]
+
+        def _open_indexer(self) -> None:
+            """The indexer's keys; V4.1 has them in smaller pages than a layer's."""
+            size, entry = page // 4, _INDEX_BYTES
+            if ratio in _V41_RATIOS:
+                size, entry = engine_module(_POOL).DSV41_INDEX_PAGE_SIZE, _FP4_INDEX_BYTES
+            pages = slots // (ratio or 4) // size
+            self.index = torch.zeros(pages, size * entry, dtype=torch.uint8, device=device)
+            pool = Stub(
+                page_size=size,
+                get_index_k_with_scale_buffer=lambda *_: self.index,
+                uses_aiter_fp4_layout=False,
+            )
+            self.index_pools = dict.fromkeys(_V41_RATIOS if ratio in _V41_RATIOS else (4,), pool)
+            self.c4_indexer_kv_pool = self.index_pools.get(4)
+
+        def _pairs(self) -> Any:
+            """What the engine's CompressStatePool is to the backend, with the states of pairs."""
+            kept = engine_module(_STATES).KVAndScore(self.states)
+            return Stub(kv_score_buffer=kept, ring_size=self.get_ring_size(2))
 
         def _states(self, width: int) -> torch.Tensor:
             """[states, ...] what tokens leave for their group's sum, by ring."""
@@ -104,7 +134,8 @@ def compressed_pool(config: EngineConfig, device: str) -> Any:
             else:
                 count = (slots // page + 1) * ring
             parts = 4 if ratio == 4 else 2
-            return torch.zeros(count, parts * width, dtype=dtype, device=device)
+            kept = torch.float32 if ratio == 2 else dtype
+            return torch.zeros(count, parts * width, dtype=kept, device=device)
 
         @property
         def kv_buffer(self) -> list[torch.Tensor]:
@@ -123,6 +154,8 @@ def compressed_pool(config: EngineConfig, device: str) -> Any:
 
 def states_by_request(ratio: int) -> bool:
     """Whether states lie in a ring of their request; else in one of each page of the window."""
+    if ratio == 2:
+        return True
     planner: Any = compressor_module().CompressorDecodePlan.generate
     return ratio == 128 and "full_to_state" in inspect.signature(planner).parameters
 

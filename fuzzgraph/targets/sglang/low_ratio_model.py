@@ -1,0 +1,153 @@
+"""One layer of DeepSeek V4.1's attention with known weights, and the past that it finds.
+
+The layer has a compressor and an indexer of its own, as the first of several that share its keys
+(sglang configs/deepseek_v41.py, `kv_source_layer_ids`); those behind it read what it has written.
+One table of rotations serves keys, the indexer's keys and its queries, and has columns for each: in
+the place of a rotation models of kernels add them. A query of the indexer lacks what its rotation
+adds, so that no other position than its own brings the query that `fp4_index` has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+from fuzzgraph import fp4_index
+from fuzzgraph.case import EngineConfig
+from fuzzgraph.compressor_layer import key_rows
+from fuzzgraph.content import Content, content_for
+from fuzzgraph.kernel_models.fp4 import fp4_pages, packed
+from fuzzgraph.targets.offline.stub import Stub
+from fuzzgraph.targets.sglang.attention_model import Written
+from fuzzgraph.targets.sglang.compressed_model import CompressedModel, as_complex
+from fuzzgraph.world import VOCAB, IntArray
+
+__all__ = ["ENGINE_MOST_TOPK", "LowRatioModel"]
+
+ENGINE_MOST_TOPK = 1024
+"""The larger of the numbers of keys that the backend lets an indexer select."""
+_SECOND = -10_000.0
+"""The score of a pair's second token, beside 0 of its first."""
+_EPS = 1e-6
+
+
+class LowRatioModel(CompressedModel):
+    """A layer that keeps a key of each token, or of each two."""
+
+    def __init__(self, config: EngineConfig, device: torch.device) -> None:
+        super().__init__(config, device)
+        content = content_for(config)
+        positions = np.arange(content.max_positions)
+        places = fp4_index.key_places(positions)
+        self._token_keys = self._key_tokens()
+        self._by_token = self._on_device(key_rows(content, np.arange(VOCAB)).float().numpy())
+        self._queries = self._query_table(places)
+        weights = self._on_device(fp4_index.head_weights()[None], torch.bfloat16)
+        self._weights = weights
+        table = torch.cat((self.pos_embed[:, self._keys].float(), self._on_device(places)), 1)
+        self.source = Stub(
+            layer_id=0,
+            compress_ratio=self._ratio,
+            freqs_cis=as_complex(table),
+            compressor=self._own_compressor(),
+            indexer=self._own_indexer(),
+        )
+
+    def use(self, pool: Any, allocator: Any) -> None:
+        """Bind the layer to the pool that keeps what it compresses."""
+        self._pool = pool
+
+    def _key_tokens(self) -> torch.Tensor:
+        """[VOCAB, 128] the indexer's keys by their tokens, before their rotation."""
+        by_token = fp4_index.key_tokens()
+        return self._on_device(np.hstack((by_token, np.zeros_like(by_token))), torch.bfloat16)
+
+    def _query_table(self, places: np.ndarray[Any, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+        """[VOCAB, heads * 128] and [positions, heads * 128], whose sum is a query before its
+        rotation."""
+        tokens, positions = np.arange(VOCAB), np.arange(len(places))
+        by_token = fp4_index.query_heads(tokens, np.zeros_like(tokens))
+        by_token[..., fp4_index.HALF :] = 0
+        by_place = fp4_index.query_heads(np.zeros_like(positions), positions)
+        by_place[..., : fp4_index.HALF] = 0
+        by_place[..., fp4_index.HALF :] -= places[:, None]
+        first, second = (
+            self._on_device(each.reshape(len(each), -1), torch.bfloat16)
+            for each in (by_token, by_place)
+        )
+        return first, second
+
+    def _own_compressor(self) -> Any:
+        """What the engine's `DeepseekV41Compressor` is to the backend, on a Blackwell GPU, whose
+        projections are made before they come here."""
+        width = self._config.head_dim
+        weight = torch.ones(width, dtype=torch.bfloat16, device=self.embed.device)
+        return Stub(
+            compress_ratio=self._ratio,
+            use_fused_compress=True,
+            use_fused_gate=self._ratio > 1,
+            wkv=lambda x: x,
+            project_fused=lambda x: x.float(),
+            norm=Stub(weight=weight, eps=_EPS),
+        )
+
+    def _own_indexer(self) -> Any:
+        """The engine's `DeepseekV41Indexer`, likewise, of a layer that owns its keys and selects
+        among all of them."""
+        width = 2 * fp4_index.HALF
+        weight = torch.ones(width, dtype=torch.bfloat16, device=self.embed.device)
+        return Stub(
+            owns_k=True,
+            is_candidate_source=False,
+            uses_candidates=False,
+            n_heads=fp4_index.HEADS,
+            n_local_heads=fp4_index.HEADS,
+            index_head_dim=width,
+            rope_head_dim=fp4_index.HALF,
+            index_topk=self._config.index_topk or ENGINE_MOST_TOPK,
+            k_norm=Stub(weight=weight, eps=_EPS),
+            forward_wk=self._index_keys,
+            wq_b=lambda q: (q, None),
+            head_weights_raw=lambda x: self._weights.expand(len(x), -1).contiguous(),
+            head_weight_scale=1.0,
+        )
+
+    def _index_keys(self, latent: torch.Tensor) -> torch.Tensor:
+        """The indexer's keys of the tokens whose keys these are."""
+        apart = (latent.float()[:, None] - self._by_token).abs().sum(2)
+        return self._token_keys.index_select(0, apart.argmin(1))
+
+    def _compress(
+        self,
+        backend: Any,
+        embedded: torch.Tensor,
+        input_ids: torch.Tensor,
+        positions: torch.Tensor,
+        forward_batch: Any,
+    ) -> None:
+        x = embedded[:, self._keys].to(torch.bfloat16)  # as V4.1's weights are; keys are exact
+        if self._ratio == 2:
+            second = (positions % 2 * _SECOND).to(x.dtype)
+            x = torch.cat((x, second[:, None].expand_as(x)), 1)
+        by_token, by_place = self._queries
+        backend.forward_low_ratio_sources(
+            layer=self.source,
+            x=x.contiguous(),
+            q_lora=by_token.index_select(0, input_ids) + by_place.index_select(0, positions),
+            positions=positions,
+            forward_batch=forward_batch,
+        )
+
+    def _past_index(
+        self, content: Content, slots: torch.Tensor, tokens: IntArray, positions: IntArray
+    ) -> Iterator[Written]:
+        by_token = fp4_index.key_tokens()[tokens]
+        numbers, exponents = packed(np.hstack((by_token, fp4_index.key_places(positions))))
+        size = self._pool.index_pools[self._ratio].page_size
+        rows, scales = fp4_pages(self._pool.index, size)
+        where = slots // size, slots % size
+        yield rows, where, torch.from_numpy(numbers).to(rows.device)
+        yield scales, where, torch.from_numpy(exponents).to(scales.device)
