@@ -50,7 +50,7 @@ _DSPARK: Mapping[str, Any] = {
 }
 _DRAFTED = "sglang.srt.speculative.dflash_info"
 """What DSpark's verifies hand over is defined there, as DFLASH's (sglang dspark_verify.py)."""
-_LACK = "has no DeepSeek V4.1"
+_LACK = "has no layers of DeepSeek V4.1"
 
 
 class Dsv41Target(Dsv4Target):
