@@ -3,7 +3,7 @@
 What is stored is told by the format alone (OCP Microscaling Formats 1.0, 5.3.3: e2m1; FlashInfer
 0.6.18, flashinfer/quantization/fp4_quantization.py, `nvfp4_kv_quantize`: a scale in e4m3 for each
 block, linear, and one float32 for all). Only numbers that the format holds as they are can be
-stored here; how a kernel rounds others is `kernel_models.fp4`'s.
+stored here; how a kernel rounds others is `kernel_models.nvfp4`'s.
 """
 
 from __future__ import annotations

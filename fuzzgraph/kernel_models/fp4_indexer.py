@@ -11,9 +11,9 @@ import numpy as np
 import torch
 
 from fuzzgraph.kernel_models.checks import Call
-from fuzzgraph.kernel_models.mxfp4 import FP4_SCALE_BYTES, fp4_pages, packed
 from fuzzgraph.kernel_models.launch import ModelKernel, launch
 from fuzzgraph.kernel_models.memory import KernelMemory
+from fuzzgraph.kernel_models.mxfp4 import FP4_SCALE_BYTES, fp4_pages, packed
 
 __all__ = ["pack_index_keys", "pack_index_queries"]
 

@@ -190,7 +190,7 @@ def _compress_tokens(
     slots = memory.ints(out_loc)
     live = np.flatnonzero(slots > 0)
     places = memory.ints(positions)[live]
-    _store(memory, kvcache, rows[live], freqs_cis, places, slots[live], page_size)
+    _store_entries(memory, kvcache, rows[live], freqs_cis, places, slots[live], page_size)
 
 
 def _compress_pairs(
@@ -223,7 +223,7 @@ def _compress_pairs(
     rows = _pooled(earlier[whole], new[whole])
     memory.store("kv_output", kv_output, rows, whole)
     slots = memory.ints(raw_out_loc)[whole] // 2
-    _store(memory, kvcache, rows, freqs_cis, places[whole] - 1, slots, page_size)
+    _store_entries(memory, kvcache, rows, freqs_cis, places[whole] - 1, slots, page_size)
 
 
 def _pooled(
@@ -238,7 +238,7 @@ def _pooled(
     return found
 
 
-def _store(
+def _store_entries(
     memory: KernelMemory,
     kvcache: torch.Tensor,
     rows: npt.NDArray[np.float64],

@@ -12,24 +12,22 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from fuzzgraph.kernel_models.e2m1 import LARGEST, Floats, bytes_of, codes_of, numbers_of
 from fuzzgraph.kernel_models.memory import as_numbers
 
-__all__ = ["FP4_BLOCK", "FP4_SCALE_BYTES", "fp4_pages", "packed", "scale_bytes", "unpacked"]
+__all__ = ["FP4_BLOCK", "FP4_SCALE_BYTES", "fp4_pages", "packed", "scale_bytes", "fp4_numbers"]
 
 FP4_BLOCK = 32
 """Numbers with one scale."""
 FP4_SCALE_BYTES = 4
 """Of a row of 128 numbers."""
-_LARGEST = 6.0
 _LEAST_ROUNDED = 6 * 2.0**-126
 """A block's largest number counts as this at least, as it is rounded first."""
 _LEAST_PACKED = 1e-4
 """The same of its sixth, as it is packed."""
+_MINUS_ZERO = 8
 _BIAS = 127
 """Of an exponent's byte (ue8m0)."""
-_VALUES = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
-
-Floats = npt.NDArray[np.float64]
 
 
 def packed(rows: Floats) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
@@ -38,24 +36,21 @@ def packed(rows: Floats) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
     *outer, width = rows.shape
     blocks = rows.reshape(*outer, width // FP4_BLOCK, FP4_BLOCK)
     largest = np.abs(blocks).max(-1, keepdims=True)
-    first = _power(np.maximum(largest, _LEAST_ROUNDED) / _LARGEST)
+    first = _power(np.maximum(largest, _LEAST_ROUNDED) / LARGEST)
     blocks = _rounded(blocks / first) * first
-    exponents = np.log2(_power(np.maximum(np.abs(blocks).max(-1) / _LARGEST, _LEAST_PACKED)))
-    found = _rounded(blocks / 2.0 ** exponents[..., None])
-    codes = np.searchsorted(_VALUES, np.abs(found)) + 8 * (found < 0)
-    codes = codes.reshape(*outer, width // 2, 2).astype(np.uint8)
-    return codes[..., 0] | codes[..., 1] << 4, (exponents + _BIAS).astype(np.uint8)
+    exponents = np.log2(_power(np.maximum(np.abs(blocks).max(-1) / LARGEST, _LEAST_PACKED)))
+    codes = codes_of(blocks / 2.0 ** exponents[..., None])
+    codes[codes == _MINUS_ZERO] = 0
+    return bytes_of(codes.reshape(*outer, width)), (exponents + _BIAS).astype(np.uint8)
 
 
-def unpacked(numbers: npt.NDArray[Any], exponents: npt.NDArray[Any]) -> Floats:
+def fp4_numbers(numbers: npt.NDArray[Any], exponents: npt.NDArray[Any]) -> Floats:
     """[..., D] what such bytes stand for."""
-    numbers = numbers.astype(np.int64) & 0xFF
-    codes = np.stack((numbers & 0xF, numbers >> 4), axis=-1)
-    values = _VALUES[codes & 7] * np.where(codes & 8, -1, 1)
-    *outer, half = numbers.shape
-    blocks = values.reshape(*outer, 2 * half // FP4_BLOCK, FP4_BLOCK)
+    values = numbers_of(numbers)
+    *outer, width = values.shape
+    blocks = values.reshape(*outer, width // FP4_BLOCK, FP4_BLOCK)
     scales = 2.0 ** (exponents.astype(np.float64) - _BIAS)
-    found: Floats = (blocks * scales[..., None]).reshape(*outer, 2 * half)
+    found: Floats = (blocks * scales[..., None]).reshape(*outer, width)
     return found
 
 
@@ -86,7 +81,6 @@ def _power(numbers: Floats) -> Floats:
 
 
 def _rounded(numbers: Floats) -> Floats:
-    size = np.minimum(np.abs(numbers), _LARGEST)
-    step = np.where(size < 2, 0.5, np.where(size < 4, 1.0, 2.0))
-    found: Floats = np.round(size / step) * step * np.sign(numbers)
-    return found
+    codes = codes_of(numbers)
+    rounded: Floats = numbers_of(bytes_of(codes))
+    return rounded

@@ -20,10 +20,10 @@ import torch
 
 from fuzzgraph.kernel_models.arguments import Tensor2, Tensor4
 from fuzzgraph.kernel_models.checks import Call
-from fuzzgraph.kernel_models.mxfp4 import FP4_SCALE_BYTES, fp4_pages, scale_bytes, unpacked
 from fuzzgraph.kernel_models.fp8 import SCALE_BYTES, from_bytes, pages_of_rows
 from fuzzgraph.kernel_models.launch import ModelKernel, launch
 from fuzzgraph.kernel_models.memory import Ints, KernelMemory, as_numbers
+from fuzzgraph.kernel_models.mxfp4 import FP4_SCALE_BYTES, fp4_numbers, fp4_pages, scale_bytes
 from fuzzgraph.kernel_models.reading import reads_only
 
 __all__ = [
@@ -303,9 +303,9 @@ def _score_fp4_keys(
 
     def stored(*places: Ints) -> npt.NDArray[np.float64]:
         rows = as_numbers(memory.rows("fused_kv_cache", values, *places))
-        return unpacked(rows, as_numbers(memory.rows("fused_kv_cache", scales, *places)))
+        return fp4_numbers(rows, as_numbers(memory.rows("fused_kv_cache", scales, *places)))
 
-    queries = unpacked(as_numbers(numbers), scale_bytes(exponents))
+    queries = fp4_numbers(as_numbers(numbers), scale_bytes(exponents))
     _score(memory, queries, stored, weights, context_lens, block_table, schedule, logits)
 
 

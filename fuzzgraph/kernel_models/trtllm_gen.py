@@ -28,9 +28,9 @@ from fuzzgraph.kernel_models.attention import (
     rows_between,
 )
 from fuzzgraph.kernel_models.checks import Call, check_longest, check_offsets
-from fuzzgraph.kernel_models.fp4 import SCALED, fp4_rows, interleaved
 from fuzzgraph.kernel_models.launch import ModelKernel, launch
 from fuzzgraph.kernel_models.memory import Ints, KernelMemory
+from fuzzgraph.kernel_models.nvfp4 import SCALED, fp4_rows, interleaved
 from fuzzgraph.kernel_models.pages import paged_keys
 
 __all__ = [

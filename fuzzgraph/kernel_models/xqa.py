@@ -22,9 +22,9 @@ from fuzzgraph.kernel_models.attention import (
     below_diagonal,
 )
 from fuzzgraph.kernel_models.checks import Call
-from fuzzgraph.kernel_models.fp4 import SCALED
 from fuzzgraph.kernel_models.launch import ModelKernel, launch
 from fuzzgraph.kernel_models.memory import Ints, KernelMemory
+from fuzzgraph.kernel_models.nvfp4 import SCALED
 from fuzzgraph.kernel_models.pages import paged_keys
 from fuzzgraph.kernel_models.trtllm_gen import as_contiguous, attend_paged
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from fuzzgraph.errors import KernelRefused
-from fuzzgraph.kernel_models.mxfp4 import fp4_pages, packed, unpacked
 from fuzzgraph.kernel_models.fp4_indexer import pack_index_keys, pack_index_queries
 from fuzzgraph.kernel_models.low_ratio_compressor import compress_pairs, compress_tokens
+from fuzzgraph.kernel_models.mxfp4 import fp4_numbers, fp4_pages, packed
 
 WIDTH, ROTATIONS = 2, 100.0
 """The table's row of a position holds that many times it in each column."""
@@ -139,13 +139,13 @@ def test_every_number_of_fp4_times_a_power_of_two_is_packed_as_it_is(factor: flo
     row = np.tile(np.concatenate((EVERY, -EVERY)), 8)[None] * factor
     numbers, exponents = packed(row)
     assert (numbers.shape, exponents.shape) == ((1, 64), (1, 4))
-    assert (unpacked(numbers, exponents) == row).all()
+    assert (fp4_numbers(numbers, exponents) == row).all()
 
 
 def test_other_numbers_are_rounded_to_the_nearest_and_to_the_even_one_of_two() -> None:
     row = np.zeros((1, 32))
     row[0, :6] = [6, 0.25, 0.75, 2.5, 3.4, 5]
-    assert unpacked(*packed(row))[0, :6].tolist() == [6, 0, 1, 2, 3, 4]
+    assert fp4_numbers(*packed(row))[0, :6].tolist() == [6, 0, 1, 2, 3, 4]
 
 
 def test_the_even_column_lies_in_the_lower_half_of_a_byte() -> None:
@@ -183,7 +183,7 @@ def test_a_key_is_packed_with_the_position_of_its_groups_first_token(
     ratio: int, places: tuple[int, int]
 ) -> None:
     rows, scales = fp4_pages(keys_packed(ratio), 4)
-    found = unpacked(rows.flatten(0, 1).numpy(), scales.flatten(0, 1).numpy())
+    found = fp4_numbers(rows.flatten(0, 1).numpy(), scales.flatten(0, 1).numpy())
     for slot, first, place in zip((1, 4), (1, 2), places, strict=True):
         assert np.flatnonzero(found[slot]).tolist() == [0, 64 + place]
         assert found[slot, [0, 64 + place]].tolist() == [first, 1]
@@ -200,7 +200,7 @@ def test_queries_are_packed_with_their_positions_and_their_heads_weights() -> No
         torch.full((2, 4), 3.0).bfloat16(), weights, 0.5,
     )  # fmt: skip
     exponents = scale.numpy().view(np.uint8).reshape(8, 4)
-    found = unpacked(payload.numpy(), exponents).reshape(2, 4, 128)
+    found = fp4_numbers(payload.numpy(), exponents).reshape(2, 4, 128)
     assert found[0, 3, [0, 64 + 9]].tolist() == found[1, 0, [0, 64 + 2]].tolist() == [6, 1]
     assert (np.count_nonzero(found, axis=2) == 2).all()
     assert (weights == 1.5).all()

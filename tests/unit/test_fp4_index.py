@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fuzzgraph import fp4_index
-from fuzzgraph.kernel_models.mxfp4 import packed, unpacked
+from fuzzgraph.kernel_models.mxfp4 import fp4_numbers, packed
 from fuzzgraph.world import VOCAB
 
 TOKENS = np.arange(40) % VOCAB
@@ -24,7 +24,7 @@ def key_rows() -> np.ndarray:
 
 @pytest.mark.parametrize("rows", [query_rows(), key_rows()], ids=["queries", "keys"])
 def test_what_an_indexer_multiplies_is_exact_in_fp4(rows: np.ndarray) -> None:
-    assert (unpacked(*packed(rows)) == rows).all()
+    assert (fp4_numbers(*packed(rows)) == rows).all()
 
 
 def test_a_score_is_the_weighted_sum_of_its_heads_products() -> None:

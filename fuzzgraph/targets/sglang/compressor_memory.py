@@ -23,8 +23,8 @@ from fuzzgraph.compressor_layer import (
     kept_rows,
     promised_of_compressor,
 )
-from fuzzgraph.kernel_models.fp4 import fp4_pages
 from fuzzgraph.kernel_models.fp8 import pages_of_rows
+from fuzzgraph.kernel_models.mxfp4 import fp4_pages
 from fuzzgraph.targets.sglang.stubs.compressed_pool import state_places
 from fuzzgraph.world import RESERVED_ROW, RESERVED_SLOT, Batch, IntArray
 

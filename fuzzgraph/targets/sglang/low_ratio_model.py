@@ -19,7 +19,7 @@ from fuzzgraph import fp4_index
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.compressor_layer import key_rows
 from fuzzgraph.content import Content, content_for
-from fuzzgraph.kernel_models.fp4 import fp4_pages, packed
+from fuzzgraph.kernel_models.mxfp4 import fp4_pages, packed
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.attention_model import Written
 from fuzzgraph.targets.sglang.compressed_model import CompressedModel, as_complex

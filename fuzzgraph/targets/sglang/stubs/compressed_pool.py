@@ -17,7 +17,7 @@ import torch
 
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.compressor_layer import compression_ratio
-from fuzzgraph.kernel_models.fp4 import FP4_SCALE_BYTES
+from fuzzgraph.kernel_models.mxfp4 import FP4_SCALE_BYTES
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.release import engine_module, has_module
 from fuzzgraph.world import FIRST_PAGE, FIRST_ROW, IntArray

@@ -17,7 +17,7 @@ import torch
 
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.errors import NotInRelease
-from fuzzgraph.kernel_models.fp4 import nvfp4_kv_quantize
+from fuzzgraph.kernel_models.nvfp4 import nvfp4_kv_quantize
 from fuzzgraph.targets.offline.kernel_arguments import put_model
 from fuzzgraph.targets.offline.package import call_with_known
 from fuzzgraph.targets.offline.stub import Stub

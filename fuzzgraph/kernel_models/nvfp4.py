@@ -14,6 +14,7 @@ import torch
 
 from fuzzgraph.kernel_models.arguments import Tensor1, Tensor2
 from fuzzgraph.kernel_models.checks import Call
+from fuzzgraph.kernel_models.e2m1 import LARGEST, bytes_of, codes_of, numbers_of
 from fuzzgraph.kernel_models.fp8 import from_bytes, to_fp8
 from fuzzgraph.kernel_models.launch import ModelKernel, launch
 from fuzzgraph.kernel_models.memory import Ints, KernelMemory, as_numbers
@@ -23,13 +24,8 @@ __all__ = ["SCALED", "fp4_rows", "interleaved", "nvfp4_kv_quantize"]
 SCALED = 16
 """Numbers that share a scale."""
 _SOURCE = "FlashInfer 0.6.18, flashinfer/quantization/fp4_quantization.py"
-_STEPS = np.array([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
-"""What the bits below the sign of e2m1 stand for."""
-_BETWEEN = (_STEPS[1:] + _STEPS[:-1]) / 2
 _TOKENS = 4
 """Of a page, whose scales of values lie interleaved."""
-
-Bytes = npt.NDArray[np.uint8]
 
 
 def nvfp4_kv_quantize(
@@ -75,22 +71,13 @@ def _quantize(
     rows = as_numbers(input)
     blocks = rows.reshape(len(rows), -1, SCALED)
     with np.errstate(divide="ignore", invalid="ignore"):
-        scales = to_fp8(np.abs(blocks).max(-1) / 6.0 / shared)
+        scales = to_fp8(np.abs(blocks).max(-1) / LARGEST / shared)
         # A scale of zero is what a block of zeros has, and one too small for e4m3.
         divided = blocks / (as_numbers(scales)[..., None] * shared)
-    codes = _codes(np.nan_to_num(divided, posinf=_STEPS[-1], neginf=-_STEPS[-1]))
-    codes = codes.reshape(len(rows), -1)
+    codes = codes_of(np.nan_to_num(divided, posinf=LARGEST, neginf=-LARGEST))
     at = np.arange(len(rows))
-    memory.store("fp4_output", fp4_output, codes[:, 0::2] | codes[:, 1::2] << 4, at)
+    memory.store("fp4_output", fp4_output, bytes_of(codes.reshape(len(rows), -1)), at)
     memory.store("block_scales", block_scales, scales.view(torch.uint8), at)
-
-
-def _codes(numbers: npt.NDArray[np.float64]) -> Bytes:
-    """Four bits of each number, rounded to the nearest, and to an even code between two."""
-    size = np.abs(numbers)
-    below, above = (np.searchsorted(_BETWEEN, size, side) for side in ("left", "right"))
-    nearest = np.where(below % 2 == 0, below, above)
-    return (nearest | np.where(np.signbit(numbers), 8, 0)).astype(np.uint8)
 
 
 _QUANTIZE = ModelKernel("nvfp4_kv_quantize", _quantize, _SOURCE)
@@ -111,9 +98,7 @@ def fp4_rows(
         packed: uint8 [..., heads, D / 2]; scales: uint8 [..., heads, D / 16].
         index_of_scales: as many arrays [n] as `scales` has leading dimensions.
     """
-    pairs = memory.ints(memory.rows(name, packed, *index))
-    codes = np.stack((pairs & 15, pairs >> 4), axis=-1).reshape(*pairs.shape[:-1], -1)
-    numbers = np.where(codes & 8, -1.0, 1.0) * _STEPS[codes & 7]
+    numbers = numbers_of(memory.ints(memory.rows(name, packed, *index)))
     found = from_bytes(memory.rows(f"{name}_block_scales", scales, *index_of_scales))
     scaled: npt.NDArray[np.float64] = numbers * np.repeat(found, SCALED, axis=-1)
     return scaled * np.float64(scale)

@@ -12,7 +12,7 @@ from fuzzgraph.case import EngineConfig
 from fuzzgraph.content import content_for
 from fuzzgraph.errors import KernelRefused
 from fuzzgraph.kernel_models import xqa
-from fuzzgraph.kernel_models.fp4 import SCALED, interleaved, nvfp4_kv_quantize
+from fuzzgraph.kernel_models.nvfp4 import SCALED, interleaved, nvfp4_kv_quantize
 from fuzzgraph.kernel_models.trtllm_gen import trtllm_batch_decode_with_kv_cache
 from tests.kernel_models.dense import dense_attention
 
