@@ -25,6 +25,9 @@ from fuzzgraph.rules.comparison import first_difference
 from fuzzgraph.rules.writes import moved_text
 from fuzzgraph.world import RESERVED_PAGE, RESERVED_SLOT, Batch
 
+_PLACES = "draft_width"
+"""`Field.truth` of how many tokens each row is handed over with, where all rows have as many."""
+
 Breach = tuple[str, str]
 """Field name and what is wrong with it."""
 
@@ -179,6 +182,9 @@ def _row_claims(declared: Field, step: StepRecord, seen: Observation) -> Iterato
     else:
         live, padded = seen.num_tokens, seen.padded_tokens
     sizes = {"padded": padded}
+    if declared.truth == _PLACES:
+        room = {"padded_bs": padded, "tokens": seen.padded_tokens}
+        yield Claim(metadata.counts_no_more_than_there_are, only, room)
     if declared.axis == "tokens" and "draft" in (step.batch.mode, step.config.modes[0]):
         # The tokens of a draft are those of all its steps; a field may have its branches only.
         sizes["branches"] = seen.padded_bs * step.config.spec_topk

@@ -15,6 +15,7 @@ from fuzzgraph.text.numbers import counted
 __all__ = [
     "Entries",
     "counts_live_tokens",
+    "counts_no_more_than_there_are",
     "has_dtype",
     "has_entries",
     "holds_live",
@@ -107,6 +108,14 @@ def holds_sum(name: str, got: Entries, lengths: Entries, *, padded_bs: int) -> I
     if (said := int(got.reshape(-1)[0])) != total:
         rows = counted(padded_bs, "padded row")
         yield f"{name} is {said}, the sum of the lengths of {rows} is {total}"
+
+
+def counts_no_more_than_there_are(
+    name: str, got: Entries, *, padded_bs: int, tokens: int
+) -> Iterator[str]:
+    """Each row's tokens lie among those that are handed over, one row behind the other."""
+    if (said := int(got[:padded_bs].sum())) > tokens:
+        yield f"{name} gives {counted(padded_bs, 'row')} {said} tokens, {tokens} are handed over"
 
 
 def offsets_ascend(name: str, got: Entries, *, padded_bs: int) -> Iterator[str]:

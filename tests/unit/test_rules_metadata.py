@@ -5,7 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fuzzgraph.rules.metadata import names_own_pages, names_own_slots
+from fuzzgraph.rules.metadata import (
+    counts_no_more_than_there_are,
+    names_own_pages,
+    names_own_slots,
+)
 
 
 @pytest.mark.parametrize(
@@ -57,4 +61,17 @@ def test_a_list_of_pages_names_those_of_each_row(listed: list[int], told: list[s
         needed=[[3, 4]],
         what="page",
     )
+    assert list(found) == told
+
+
+@pytest.mark.parametrize(
+    ("counts", "told"),
+    [
+        ([3, 3, 9], []),
+        ([3, 4, 9], ["n gives 2 rows 7 tokens, 6 are handed over"]),
+    ],
+)
+def test_rows_have_no_more_tokens_than_are_handed_over(counts: list[int], told: list[str]) -> None:
+    """What a buffer holds behind the rows of a graph does not count."""
+    found = counts_no_more_than_there_are("n", np.array(counts), padded_bs=2, tokens=6)
     assert list(found) == told

@@ -49,11 +49,17 @@ def pad_for_ranks(forward_batch: Any, runner: ModelRunner) -> None:
         forward_batch.prepare_mlp_sync_batch(runner)
 
 
-def forget_ranks(forward_batch: Any) -> None:
-    """Drafts and draft-extends that take no graph run as on a rank alone.
+def cut_for_rank(forward_batch: Any, outputs: Any) -> None:
+    """What the model runner makes of the batch and of the model's outputs behind that forward: rows
+    of no request are taken away again (sglang model_runner.py _forward_raw)."""
+    forward_batch.post_forward_mlp_sync_batch(outputs)
 
-    A server pads them too, in the draft's model runner, behind metadata that the worker has
-    prepared (sglang eagle_info_v2.py, later base_spec_worker.py); that is not driven.
+
+def forget_ranks(forward_batch: Any) -> None:
+    """Drafts that take no graph run as on a rank alone.
+
+    A server pads each step of them, in the draft's model runner, behind metadata that the worker
+    has prepared (sglang eagle_info_v2.py, later base_spec_worker.py); that is not driven.
     """
     for name in ("global_num_tokens", "global_num_tokens_for_logprob"):
         for side in ("cpu", "gpu"):

@@ -16,7 +16,9 @@ from fuzzgraph.targets.sglang.runners.eagle_multi_layer import MULTI_LAYER
 
 _SUM = "sglang replay of the runner: builders get the lengths of all padded rows and their sum"
 _CHOSEN = "sglang eagle_draft_cuda_graph_runner.py: tokens of padded rows index embeddings, hence 0"
-_WIDTH = "sglang eagle_draft_extend_cuda_graph_runner.py: padded rows get the whole width"
+_PADS = "forward_batch_info.py _pad_inputs_to_size"
+_WIDTH = f"sglang eagle_draft_extend_cuda_graph_runner.py, {_PADS}: padded rows get the whole width"
+_BESIDE = f"sglang {_PADS}: padded rows have no past"
 
 
 COUNTED = RANK_COUNTS[0]
@@ -69,4 +71,12 @@ def draft_fields(config: EngineConfig, fill: int, extends: bool, packed: bool) -
         fields.lengths(name, fill=config.draft_tokens, repeats=repeats, source=_WIDTH)
         for name, repeats in repeated.items()
     )
-    return (*common, total, *widths)
+    # A batch that is padded without a graph says it for both sides.
+    mirror = fields.lengths(
+        "extend_seq_lens_cpu", fill=config.draft_tokens, repeats="draft_width", source=_WIDTH
+    )
+    past = (
+        fields.lengths(name, fill=0, repeats="cached_lens", source=_BESIDE)
+        for name in ("extend_prefix_lens", "extend_prefix_lens_cpu")
+    )
+    return (*common, total, *widths, mirror, *past)

@@ -10,7 +10,7 @@ own, but for drafts of several branches.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -63,6 +63,7 @@ from fuzzgraph.targets.sglang.runners.draft_outputs import (
     sampled_from_nothing,
 )
 from fuzzgraph.targets.sglang.runners.eagle_multi_layer import MULTI_LAYER
+from fuzzgraph.targets.sglang.runners.extend_beside_ranks import Extended, extend_beside_ranks
 from fuzzgraph.targets.sglang.stubs.draft_worker import (
     draft_worker,
     packs_accepted_tokens,
@@ -90,6 +91,9 @@ _STOOD_IN_FOR = {
 
 _WINDOWS = (0, 5, 21)
 """The first release whose drafts have slots of a sliding window."""
+
+_NO_GRAPH = "sglang draft-extend runner, can_run: a rank has more rows than the largest graph"
+"""Of steps that are padded behind their metadata, whose sizes are those of the batch alone."""
 
 _KINDS = (DRAFT, DRAFT_EXTEND, FROZEN, MULTI_LAYER)
 
@@ -155,7 +159,6 @@ class DraftSession(DecodeSession):
     """One draft runner; its backend takes down what it is handed, and some compute."""
 
     runner: DraftRunnerDriver
-    pads_for_ranks = False
     attends_on = FA3
     """The backend of those that compute."""
     compared_at_capture = (COUNTED,)
@@ -173,6 +176,8 @@ class DraftSession(DecodeSession):
         self._batch: Batch | None = None
         self._packed = packs_accepted_tokens() and kind is DRAFT_EXTEND
         self._extends = kind in (DRAFT_EXTEND, MULTI_LAYER)
+        self.pads_for_ranks = kind is DRAFT_EXTEND and not self._packed
+        self._beside_ranks: Extended | None = None
         self.inputs = draft_inputs(kind, ranks=config.dp_size > 1)
         self.fields = draft_fields(config, self._fill(config), self._extends, self._packed)
         self._captured: dict[Hashable, tuple[torch.Tensor, ...]] = {}
@@ -338,8 +343,36 @@ class DraftSession(DecodeSession):
         with self.engine_runs(batch):
             super().replay(batch)
 
+    @property
+    def _padded_eagerly(self) -> bool:
+        """Whether the last run was padded without a graph."""
+        return self._beside_ranks is not None
+
+    def padded_size(self, batch: Batch) -> tuple[int, int]:
+        if self.ran_eagerly and self._beside_ranks is not None:
+            return self._beside_ranks.rows, self._beside_ranks.tokens
+        return super().padded_size(batch)
+
+    def declined(self, batch: Batch) -> str:
+        if self._beside_ranks is not None and batch.largest_rank > self._config.capture_bs[-1]:
+            return _NO_GRAPH
+        return super().declined(batch)
+
+    def _takes_no_graph(self) -> bool:
+        """Whether a server runs this step without a graph. A reference for a step that replays one
+        runs as on a rank alone: what it hands over has the sizes of the batch."""
+        assert self._batch is not None
+        return self._batch.via == "eager" or not self.runner.can_run(self._last_batch)
+
     def _forward_eagerly(self) -> None:
         given = self._last_batch
+        self._beside_ranks = None
+        if self.pads_for_ranks and self._config.dp_size > 1 and self._takes_no_graph():
+            self._beside_ranks = extend_beside_ranks(
+                given, self._model_runner, self.backend, self._model
+            )
+            self._outputs = self._beside_ranks.outputs
+            return
         if self._config.dp_size > 1:
             forget_ranks(given)
             if not given.batch_size:
@@ -374,6 +407,7 @@ class DraftSession(DecodeSession):
         )
 
     def prepare_replay(self, batch: Batch) -> None:
+        self._beside_ranks = None
         super().prepare_replay(batch)
         if self.ran_eagerly:
             return
@@ -409,14 +443,21 @@ class DraftSession(DecodeSession):
         return self._live_first(found)
 
     def _live_first(self, found: torch.Tensor) -> torch.Tensor:
-        """[places, ...] with those of live tokens in front, and only those after an eager run."""
+        """[places, ...] with those of live tokens in front."""
         assert self._batch is not None
         live = torch.tensor(live_places(self._batch, self.runner.width))
-        if self.ran_eagerly:
-            return found[live]
         rest = torch.ones(len(found), dtype=torch.bool)
         rest[live] = False
         return torch.cat((found[live], found[rest]))
+
+    def used_metadata(
+        self, batch: Batch, buffers: Mapping[str, torch.Tensor]
+    ) -> dict[str, torch.Tensor]:
+        if not self.ran_eagerly or self._beside_ranks is None:
+            return super().used_metadata(batch, buffers)
+        given = self._beside_ranks.given
+        by_token = {name: self._live_first(given[name]) for name in given if name in BY_TOKEN}
+        return given | by_token
 
     def _used(self, lens: torch.Tensor) -> dict[str, torch.Tensor]:
         """What the backend was handed; it must be what the buffers hold.

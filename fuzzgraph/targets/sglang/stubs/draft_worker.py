@@ -189,6 +189,7 @@ def draft_worker(runner: ModelRunner, backend: Any, config: EngineConfig, *, kin
     described.vocab_size = LOGITS
     runner.forward = lambda batch, *_, **__: Stub(logits_output=_forward_of(runner, batch))
     runner.draft_attn_backend = backend
+    runner.attn_tp_sequence_sharded = lambda tokens: runner.tp_size > 1
     runner.graph_shared_output = decode_cuda_graph_runner.shared_output(config, runner.device)
     steps = runner.server_args.speculative_num_steps
     backend.token_to_kv_pool = runner.token_to_kv_pool
