@@ -156,7 +156,6 @@ def _extend_input(batch: Batch, hidden: torch.Tensor, width: int, least: int) ->
             "hidden_states": hidden,
             "num_correct_drafts": (accepted - 1).clamp(min=0),
             "num_tokens_per_req": width,
-            "num_tokens_for_logprob_per_req": width,
             # By release.
             "num_accept_tokens": accepted.clone(),
             "accept_length": accepted.clone(),
