@@ -52,8 +52,10 @@ class FreedMemory:
         # Engine buffers never move. Graphs name the same few addresses again and again.
         self._buffer_at: dict[int, Region | None] = {}
         self._bindings = list(self._bound(watch))
-        used = [region for region in self._used() if may_be_free(region)]
-        self._freed = memory.free_among(used, ours=self._ours())
+        self._holders: dict[int, weakref.ReferenceType[torch.Tensor]] = {}
+        bound = {id(each.region) for each in self._bindings}
+        unbound = [region for region in self._used() if id(region) not in bound]
+        self._freed = self._free_among(filter(may_be_free, unbound))
 
     def _bound(self, watch: PythonStateWatch) -> Iterator[_Binding]:
         for holder, name, tensor in watch.bound_tensors():
@@ -69,24 +71,35 @@ class FreedMemory:
         Args:
             before: what the engine's attributes were bound to when the step began.
         """
-        freed = [*self._freed, *self._freed_since(before)]
-        found = (self._uses_of(graph).get(id(region)) for region in freed for graph in replayed)
-        uses = {use.region: use for use in found if use is not None}
-        return list(uses.values())
+        uses = {key: use for graph in replayed for key, use in self._uses_of(graph).items()}
+        freed = [region for region in self._freed if id(region) in uses]
+        gone = [region for region in self._unbound() if id(region) in uses]
+        # The harness keeps what was bound at the capture and before the step, to put it back.
+        freed += self._free_among(gone, self._first, before)
+        return [uses[id(region)] for region in freed]
 
-    def _freed_since(self, before: Bindings) -> list[Region]:
+    def _unbound(self) -> list[Region]:
         """Buffers of which no attribute or entry of the engine holds the tensor of the capture."""
         gone = {id(each.region): each.region for each in self._bindings if not each.stands}
-        if not gone:
+        if gone:
+            for each in self._bindings:
+                if each.stands:
+                    gone.pop(id(each.region), None)
+        return list(gone.values())
+
+    def _free_among(self, suspected: Iterable[Region], *kept: Bindings) -> list[Region]:
+        asked = [region for region in suspected if self._holder_of(region) is None]
+        if not asked:
             return []
-        for each in self._bindings:
-            if each.stands:
-                gone.pop(id(each.region), None)
-        used = {id(region) for region in self._used()} if gone else set()
-        suspected = [region for key, region in gone.items() if key in used]
-        # The harness keeps what was bound at the capture and before the step, to put it back.
-        kept = [*self._first.containers, *before.containers]
-        return self._memory.free_among(suspected, ours=self._ours(), containers=set(map(id, kept)))
+        containers = {id(each) for bindings in kept for each in bindings.containers}
+        held = self._memory.held(asked, ours=self._ours(), containers=containers)
+        self._holders |= held
+        return [region for region in asked if id(region) not in held]
+
+    def _holder_of(self, region: Region) -> torch.Tensor | None:
+        """A tensor that was found to be held there, if it still lives."""
+        known = self._holders.get(id(region))
+        return None if known is None else known()
 
     def _used(self) -> list[Region]:
         """The engine's buffers that any graph uses."""

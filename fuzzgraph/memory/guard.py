@@ -7,6 +7,7 @@ seen only if it lands in a red zone and changes it.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
 from functools import wraps
@@ -135,15 +136,12 @@ class GuardedMemory(Interception):  # type: ignore[no-untyped-call]
         """Whether every byte of a guarded tensor is the graph pool's poison."""
         return self._worlds.is_poison(tensor)
 
-    def free_among(
+    def held(
         self, regions: Iterable[Region], *, ours: Collection[int], containers: Collection[int] = ()
-    ) -> list[Region]:
-        """Those of these regions in which nothing but the harness holds a tensor; see `held`."""
-        suspected = list(regions)
-        if not suspected:
-            return []
-        kept = held(suspected, self._layout, ours=ours, containers=containers)
-        return [region for region in suspected if id(region) not in kept]
+    ) -> dict[int, weakref.ReferenceType[torch.Tensor]]:
+        """Of those of these regions in which something holds a tensor, by their `id`, one of these;
+        see `holders.held`."""
+        return held(regions, self._layout, ours=ours, containers=containers)
 
     def name_regions(self, roots: Mapping[str, object]) -> None:
         """Call each engine buffer what the engine calls it; the shortest path wins."""

@@ -7,6 +7,7 @@ guard never does, and what the recorder captures keeps aliases of it, so that no
 from __future__ import annotations
 
 import gc
+import weakref
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from types import FrameType
@@ -29,8 +30,9 @@ def held(
     *,
     ours: Collection[int],
     containers: Collection[int] = (),
-) -> set[int]:
-    """`id` of each of these regions in which something of the process holds a tensor.
+) -> dict[int, weakref.ReferenceType[torch.Tensor]]:
+    """By the `id` of each of these regions in which something of the process holds a tensor, one of
+    these tensors.
 
     It walks all objects, which takes a tenth of a second: ask for what is suspected already.
 
@@ -44,10 +46,9 @@ def held(
     try:
         for region, tensor in _inside(found.keys(), layout, ours):
             found[id(region)].append(tensor)
-        if containers:
-            known = {*containers, *map(id, found.values())}
-            return {key for key, tensors in found.items() if _any_held(tensors, known)}
-        return {key for key, tensors in found.items() if tensors}
+        known = {*containers, *map(id, found.values())}
+        kept = {key: _held_one(tensors, known) for key, tensors in found.items()}
+        return {key: tensor for key, tensor in kept.items() if tensor is not None}
     finally:
         gc.freeze()
 
@@ -68,7 +69,9 @@ def _inside(
                 yield region, one
 
 
-def _any_held(tensors: list[torch.Tensor], known: Collection[int]) -> bool:
+def _held_one(
+    tensors: list[torch.Tensor], known: Collection[int]
+) -> weakref.ReferenceType[torch.Tensor] | None:
     # A view keeps its base alive, without a reference that Python sees.
     bases = {id(tensor._base) for tensor in tensors if not tensor.is_inference()}
     # No generator: it would hold the tensor itself.
@@ -76,8 +79,8 @@ def _any_held(tensors: list[torch.Tensor], known: Collection[int]) -> bool:
         holders = [one for one in gc.get_referrers(tensor) if not _is_frame_here(one)]
         # Without a reference that Python sees it is C++ that holds it.
         if any(id(one) not in known for one in holders) or not (holders or id(tensor) in bases):
-            return True
-    return False
+            return weakref.ref(tensor)
+    return None
 
 
 def _is_frame_here(holder: object) -> bool:
