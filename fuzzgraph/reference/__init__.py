@@ -30,6 +30,7 @@ from fuzzgraph.reference.draft_model import draft_model_outputs
 from fuzzgraph.reference.geometry import drafts_see, queries_of
 from fuzzgraph.reference.metadata import capture_truth, live_truth
 from fuzzgraph.reference.output_spec import (
+    LAST_ATTENTION,
     RECURRENCES,
     OutputSpec,
     Rounding,
@@ -42,6 +43,7 @@ from fuzzgraph.row_mixing import mixed_outputs
 from fuzzgraph.world import Batch, IntArray
 
 __all__ = [
+    "LAST_ATTENTION",
     "RECURRENCES",
     "Expected",
     "OutputSpec",
@@ -77,7 +79,8 @@ class Expected:
     [num_tokens, width], and gated_delta, channel_delta, linear and gated_conv, the same, see
     `recurrent_layers`; mixed as attention, see `row_mixing`;
     lora [num_tokens, width], see `adapted_layer`; experts, the same, see `expert_layer`; moe, see
-    `shard`; those of a draft model behind attention, see `draft_model`, and those behind a verify,
+    `shard`; last_attention [raw_bs, Hq, Dv], in prompts the rows of attention that logits are made
+    of; those of a draft model behind attention, see `draft_model`, and those behind a verify,
     see `committed`; what a compressor of keys keeps, see `compressor_layer`; those of several draft
     layers, see `draft_layers`."""
     value_bound: float
@@ -175,6 +178,8 @@ def _behind_attention(
 ) -> dict[str, torch.Tensor]:
     """What stands behind attention of the first layer."""
     outputs = dict.fromkeys(mixed_outputs(config), out)
+    if batch.mode == "prefill":
+        outputs[LAST_ATTENTION] = out[batch.new_lens.cumsum() - 1]
     if config.attn_tp_size > 1 and batch.mode != "draft":
         outputs["moe"] = local_outputs(out, batch, config)
     outputs |= committed_outputs(out, batch, config)

@@ -47,6 +47,8 @@ RECURRENCES = ("state", *_OF_TOKENS)
 """Outputs of layers with recurrent state."""
 _FP8_OUTPUT = (2.0**-4, 2.0**-10)
 """Half of the last of three bits behind the leading one, and of the smallest step."""
+LAST_ATTENTION = "last_attention"
+"""Attention of the last token of each request of a prompt, of which a server makes logits."""
 _WIDE = ("state", "recurrent")
 """Those in float32 whatever the model's dtype."""
 
@@ -102,6 +104,9 @@ def output_spec(
     dtypes = (rounding_of(name, config).dtype,)
     if name in (*attention_outputs(config), "mixed"):
         return OutputSpec(_token_rows(seen, batch, config), heads, dtypes)
+    if name == LAST_ATTENTION:
+        # Of an idle rank's made-up requests no logits are asked for.
+        return OutputSpec(batch.raw_bs, heads, dtypes) if batch.raw_bs else None
     if name == "draft_tokens":
         return OutputSpec(_token_rows(seen, batch, config), (), _TOKEN_IDS)
     if name == "state":

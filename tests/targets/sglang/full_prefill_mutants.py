@@ -64,6 +64,11 @@ def keeps_rows() -> FullPrefillTarget:
     return Planted(lambda session: _in_load_batch(session, line))
 
 
+def hands_out_no_logits() -> FullPrefillTarget:
+    """Logits are cut to no request."""
+    return Planted(lambda session: _in_load_batch(session, "self.raw_bs = bs"))
+
+
 def keeps_prefixes() -> FullPrefillTarget:
     """What live requests had cached is not refreshed."""
     line = 's["extend_prefix_lens"][:bs].copy_(forward_batch.extend_prefix_lens)'

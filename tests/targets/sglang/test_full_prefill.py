@@ -101,6 +101,7 @@ def test_the_engine_itself_pads_and_replays_one_graph(workers: Workers, version:
         ("welds_queries_to_keys", ("contract", "cu_seqlens_q")),
         ("rounds_pages_down", ("contract", "page_table")),
         ("keeps_window_slots", ("contract", "swa_out_cache_loc")),
+        ("hands_out_no_logits", ("reference", "last_attention")),
         ("replays_nothing", ("reference", "attention")),
         ("has_a_pool_for_each_graph", ("survival", "")),
     ],

@@ -21,10 +21,16 @@ from fuzzgraph.case import LONGEST_CONTEXT, EngineConfig, Mode, attention_output
 from fuzzgraph.errors import AdapterUnavailable, NotInRelease
 from fuzzgraph.observation import Field
 from fuzzgraph.ports import GraphEngine
+from fuzzgraph.reference import LAST_ATTENTION
 from fuzzgraph.row_mixing import mixed_outputs
 from fuzzgraph.targets.offline import fields
 from fuzzgraph.targets.offline.used import below_lengths
-from fuzzgraph.targets.sglang.attention_model import ROW_MIXINGS, FullPrefillModel, hidden_in
+from fuzzgraph.targets.sglang.attention_model import (
+    ROW_MIXINGS,
+    FullPrefillModel,
+    hidden_in,
+    outputs_in,
+)
 from fuzzgraph.targets.sglang.backends.attention_backend import open_backend
 from fuzzgraph.targets.sglang.backends.fa3 import FA3
 from fuzzgraph.targets.sglang.decode_session import DATA_RANKS
@@ -176,11 +182,13 @@ class FullPrefillSession(PrefillSession):
     def promised_outputs(self, mode: Mode) -> tuple[str, ...]:
         if mode == "idle":
             return ()
-        return (*attention_outputs(self._config), *mixed_outputs(self._config))
+        return (*attention_outputs(self._config), *mixed_outputs(self._config), LAST_ATTENTION)
 
     def named_outputs(self, outputs: Any) -> dict[str, torch.Tensor]:
-        """The hidden states behind the body, of which the engine has cut off what it padded."""
-        return hidden_in(outputs, self._config)
+        """The hidden states behind the body and the rows of them that logits are made of; of both
+        the engine has cut off what it padded."""
+        last = outputs_in(outputs, self._config)["attention"]
+        return {**hidden_in(outputs, self._config), LAST_ATTENTION: last}
 
     def _rule_against(self, batch: Batch) -> str:
         if batch.raw_bs > self._config.prefill_slots:
