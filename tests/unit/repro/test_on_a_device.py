@@ -40,9 +40,10 @@ SHOWN = (
 @cache
 def found(name: str) -> Finding:
     execution = Execution(open_fault(name))
-    finding = execution.run_case(stored(name)).findings[0]
+    findings = execution.run_case(stored(name)).findings
     execution.close()
-    return finding
+    # Freed memory has no script; what else the same step shows has one.
+    return next(one for one in findings if one.symptom != "freed_memory")
 
 
 @pytest.mark.parametrize("name", SHOWN)

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fuzzgraph.capabilities import unsupported_setting
 from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.compressor_layer import key_rows
 from fuzzgraph.content import content_for
@@ -56,7 +57,7 @@ _LACK = "has no layers of DeepSeek V4.1"
 class Dsv41Target(Dsv4Target):
     """Layers of DeepSeek V4.1 in the sglang release that this process holds."""
 
-    layers = "DeepSeek V4.1's layers"
+    layers = "DeepSeek V4.1"
     excuses = DSV41_EXCUSES
     also_stood_in_for = (
         "sparse FlashMLA, the compressors, the indexer's keys, queries and scores, both selections"
@@ -83,10 +84,14 @@ class Dsv41Target(Dsv4Target):
         return *super().modules(), _SELECTION, *_COMPILING
 
     def refused(self, config: EngineConfig) -> str | None:
+        # First what no content is made for.
+        said = super().refused(config) or unsupported_setting(self.capabilities, config)
+        if said:
+            return said
         rows = key_rows(content_for(config), np.arange(VOCAB))
         if len(rows.unique(dim=0)) < VOCAB:
             return f"head_dim={config.head_dim}: two tokens have one key, and an indexer two"
-        return super().refused(config)
+        return None
 
     def load(self) -> None:
         demand_release((0, 5, 21), _LACK, self.name)
