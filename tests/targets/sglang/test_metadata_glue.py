@@ -128,7 +128,8 @@ def test_the_mask_of_an_ngram_verify_stays_that_of_the_captured_batch_on_triton(
 ) -> None:
     """Open in 0.5.23; see reports/findings/sglang-glue-frozen-inputs.md."""
     target = "sglang-triton-glue-verify"
-    assert found(workers, version, trees(), target) == {("computes", "attention")}
+    # Beside it, that the mask lies in memory that is free by then.
+    assert ("computes", "attention") in found(workers, version, trees(), target)
     assert found(workers, version, trees(ngram_drafts=False), target) == set()
     without = f"{NGRAM}:triton_without_captured_preparations"
     assert found(workers, version, trees(), without) == set()
@@ -221,7 +222,6 @@ def test_write_slots_of_a_window_stay_those_of_the_captured_batch(
     ("planted", "named"),
     [
         ("pages_up_to_the_hosts_longest", ("metadata", "page_table")),
-        ("rows_of_the_batch_itself", ("metadata", "page_table")),
         ("one_graph_for_all_sizes", ("metadata", "page_table")),
         ("a_captured_preparation_is_not_replayed", ("metadata", "page_table")),
     ],
@@ -230,6 +230,13 @@ def test_a_planted_bug_of_a_captured_preparation_is_found(
     workers: Workers, planted: str, named: tuple[str, str]
 ) -> None:
     assert named in found(workers, NEWEST, case(*DECODES), f"{MUTANTS}:{planted}")
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+def test_a_captured_preparation_of_the_batchs_own_rows_reads_freed_memory(workers: Workers) -> None:
+    seen = found(workers, NEWEST, case(*DECODES), f"{MUTANTS}:rows_of_the_batch_itself")
+    assert "reads" in {clause for clause, _ in seen}
 
 
 @pytest.mark.sglang
