@@ -113,19 +113,16 @@ def fp8_paged_mqa_logits(
     shape = (batch,) if context_lens.dim() == 1 else (batch, tokens)
     call.needs_shape("context_lens", context_lens, *shape)
     _check_plan(call, block_table, schedule_meta, batch)
-    logits = _logits(batch * tokens, max_context_len, q.device)
-    if batch:
-        launch(
-            _SCORES,
-            q=q,
-            cache=fused_kv_cache,
-            weights=weights,
-            context_lens=context_lens,
-            block_table=block_table,
-            schedule=schedule_meta,
-            logits=logits,
-        )
-    return logits[:, :max_context_len]
+    return _scores(
+        _SCORES,
+        max_context_len,
+        q=q,
+        cache=fused_kv_cache,
+        weights=weights,
+        context_lens=context_lens,
+        block_table=block_table,
+        schedule=schedule_meta,
+    )
 
 
 def fp8_fp4_paged_mqa_logits(
@@ -173,20 +170,17 @@ def fp8_fp4_paged_mqa_logits(
     _check_lengths(call, context_lens)
     call.needs_shape("context_lens", context_lens, batch, tokens)
     _check_plan(call, block_table, schedule_meta, batch)
-    logits = _logits(batch * tokens, max_context_len, numbers.device)
-    if batch:
-        launch(
-            _FP4_SCORES,
-            numbers=numbers,
-            exponents=exponents,
-            cache=fused_kv_cache,
-            weights=weights,
-            context_lens=context_lens,
-            block_table=block_table,
-            schedule=schedule_meta,
-            logits=logits,
-        )
-    return logits[:, :max_context_len]
+    return _scores(
+        _FP4_SCORES,
+        max_context_len,
+        numbers=numbers,
+        exponents=exponents,
+        cache=fused_kv_cache,
+        weights=weights,
+        context_lens=context_lens,
+        block_table=block_table,
+        schedule=schedule_meta,
+    )
 
 
 def _check_cache(call: Call, fused_kv_cache: torch.Tensor, entry: int) -> None:
@@ -213,10 +207,16 @@ def _check_plan(
     call.needs(schedule_meta.is_contiguous(), "schedule_meta must be contiguous", "strides")
 
 
-def _logits(rows: int, max_context_len: int, device: torch.device) -> torch.Tensor:
-    """With as many columns as the scores have in memory."""
-    columns = -(-max_context_len // _MQA_SPLIT) * _MQA_SPLIT
-    return torch.empty((rows, columns), dtype=torch.float32, device=device)
+def _scores(
+    kernel: ModelKernel, max_context_len: int, *, weights: torch.Tensor, **given: torch.Tensor
+) -> torch.Tensor:
+    """What a kernel scores of arguments that have been checked, a row for each of `weights`."""
+    columns = -(-max_context_len // _MQA_SPLIT) * _MQA_SPLIT  # as many as there are in memory
+    shape = (len(weights), columns)
+    logits = torch.empty(shape, dtype=torch.float32, device=weights.device)
+    if len(weights):
+        launch(kernel, weights=weights, logits=logits, **given)
+    return logits[:, :max_context_len]
 
 
 @reads_only
