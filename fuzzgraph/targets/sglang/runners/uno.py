@@ -96,16 +96,17 @@ def _sampling_kernels() -> Iterator[None]:
     """While the worker is imported, which takes a kernel of FlashInfer's for what samples."""
     known = sys.modules.get("flashinfer")
     # One without a spec stands in for another kernel, for another target of the same process.
-    if getattr(known, "__spec__", None) is None and (known or find_spec("flashinfer") is None):
-        sys.modules["flashinfer"] = ModuleType("flashinfer")
-        sys.modules["flashinfer"].top_k = None  # type: ignore[attr-defined]
+    if (find_spec("flashinfer") if known is None else known.__spec__) is not None:
+        yield
+        return
+    sys.modules["flashinfer"] = ModuleType("flashinfer")
+    sys.modules["flashinfer"].top_k = None  # type: ignore[attr-defined]
     try:
         yield
     finally:
-        if getattr(sys.modules.get("flashinfer"), "top_k", ...) is None:
-            del sys.modules["flashinfer"]
-            if known is not None:
-                sys.modules["flashinfer"] = known
+        del sys.modules["flashinfer"]
+        if known is not None:
+            sys.modules["flashinfer"] = known
 
 
 class UnoSession(LoraSession):
