@@ -209,12 +209,9 @@ def _listed(out: Any) -> list[Any]:
 def _read_and_written(
     facts: Facts, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    read = tensors_in([*args, *kwargs.values()] if kwargs else args)
-    if not facts.writes:  # as nearly all operations
-        return read, []
-    named = dict[int | str, Any]([*enumerate(args), *kwargs.items()])
-    written = tensors_in([named[name] for name in facts.writes if name in named])
-    return [one for one in read if all(one is not other for other in written)], written
+    named: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
+    read = tensors_in([value for name, value in named if name not in facts.writes])
+    return read, tensors_in([value for name, value in named if name in facts.writes])
 
 
 def _moved(old: torch.Tensor, new: torch.Tensor) -> Step:
