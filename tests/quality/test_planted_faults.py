@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import get_args
@@ -14,7 +14,7 @@ from fuzzgraph.case import Case, load_case
 from fuzzgraph.errors import UsageError
 from fuzzgraph.execution import Execution
 from fuzzgraph.faults import FAULTS, fault_named, healthy_twin, open_fault, score, setup_of
-from fuzzgraph.finding import CLAUSES
+from fuzzgraph.finding import CLAUSES, Finding
 from fuzzgraph.repro import export_script
 from fuzzgraph.run.events import Setup
 from fuzzgraph.targets.builtin.components import Components
@@ -26,6 +26,11 @@ every_fault = pytest.mark.parametrize("name", FAULTS)
 
 def stored(name: str) -> Case:
     return load_case(CASES / f"{name}.json")
+
+
+def shown_by_operations(findings: Sequence[Finding]) -> Finding:
+    """The first that is not about freed memory, of which no script tells; else the first of all."""
+    return next((one for one in findings if one.symptom != "freed_memory"), findings[0])
 
 
 @pytest.fixture(scope="module")

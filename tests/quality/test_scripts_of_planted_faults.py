@@ -15,6 +15,7 @@ from fuzzgraph.faults import FAULTS, open_fault, setup_of
 from fuzzgraph.finding import CLAUSES, Finding
 from fuzzgraph.repro import NotStandalone, standalone_script
 from fuzzgraph.targets import open_target
+from tests.quality.test_planted_faults import shown_by_operations
 from tests.unit.repro.emulating import EmulatedCuda
 from tests.unit.repro.running import run_scripts
 
@@ -37,7 +38,7 @@ class Ran:
 def scripts_of(name: str, case: Case) -> tuple[Ran, dict[str, str]]:
     """The scripts of the fault's engine and of the healthy one for the same finding."""
     execution = Execution(open_fault(name), setup_of(FAULTS[name]), cache_size=0)
-    ran = Ran(execution.run_case(case).findings[0])
+    ran = Ran(shown_by_operations(execution.run_case(case).findings))
     execution.close()
     try:
         faulty = standalone_script(case, ran.finding, open_fault(name))
@@ -102,5 +103,6 @@ def test_the_same_script_of_the_healthy_engine_shows_nothing(
 
 
 def test_most_faults_have_a_script(all_ran: dict[str, Ran]) -> None:
-    reasons = [ran.reason for ran in all_ran.values() if ran.reason]
-    assert len(reasons) * 4 < len(all_ran), reasons
+    able = {name: ran for name, ran in all_ran.items() if not FAULTS[name].recorded}
+    reasons = [ran.reason for ran in able.values() if ran.reason]
+    assert len(reasons) * 5 < len(able), reasons

@@ -21,7 +21,7 @@ from fuzzgraph.repro import NotStandalone, export_pytest, export_script, standal
 from fuzzgraph.run.spec import Device, Setup
 from fuzzgraph.targets import open_target
 from tests.fakes import FakeRunner
-from tests.quality.test_planted_faults import stored
+from tests.quality.test_planted_faults import shown_by_operations, stored
 from tests.unit.repro.emulating import EmulatedCuda
 
 ON_A_GPU = Setup(fault="vllm-pr-37442-empty-rows-unwritten", device="cuda", graphs="device")
@@ -42,8 +42,7 @@ def found(name: str) -> Finding:
     execution = Execution(open_fault(name))
     findings = execution.run_case(stored(name)).findings
     execution.close()
-    # Freed memory has no script; what else the same step shows has one.
-    return next(one for one in findings if one.symptom != "freed_memory")
+    return shown_by_operations(findings)
 
 
 @pytest.mark.parametrize("name", SHOWN)
