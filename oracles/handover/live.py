@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fuzzgraph.case import group_configs
+from fuzzgraph.compressor_layer import compression_ratio
 from fuzzgraph.handover import Ints, Part, is_list
 from fuzzgraph.observation import StepRecord
 from fuzzgraph.oracles.handover.breach import Breach, Pair
@@ -167,10 +168,18 @@ def stays_meaning(name: str, got: Ints, want: Ints, live: Live, pair: Pair) -> I
             for message in rules.ascends(name, got[: replay.padded_bs + 1].tolist()):
                 yield Breach("meaning", name, message)
     elif live.entries == batch.raw_bs and entries in row_counts(pair.step):
-        if entries in (batch.slot_mapping.tolist(), batch.state_slots.tolist()):
+        if entries in _slots_of(pair.step):
             return  # by chance; padded slots may be negative
         for message in rules.stays_counts(name, got[: replay.padded_bs].tolist()):
             yield Breach("meaning", name, message)
+
+
+def _slots_of(step: StepRecord) -> Sequence[list[int]]:
+    """Where each row of a decode stores: in the KV pool, among states, among compressed keys."""
+    batch = step.batch
+    groups = max(1, compression_ratio(step.config))
+    found = (batch.slot_mapping, batch.state_slots, batch.slot_mapping // groups)
+    return tuple(each.tolist() for each in found)
 
 
 def are_offsets(part: Part, pair: Pair) -> bool:

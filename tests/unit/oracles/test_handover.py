@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -134,6 +135,14 @@ def test_slots_that_equal_lengths_by_chance_may_be_negative_in_padded_rows() -> 
     step.batch = replace(step.batch, slot_mapping=np.array([4, 6]))
     eager = kernel(slot_mapping=ints(4, 6))
     assert messages(step, kernel(slot_mapping=ints(4, 6, -1, -1)), eager) == []
+
+
+def test_slots_of_compressed_keys_that_equal_lengths_by_chance_may_be_negative() -> None:
+    step = record()
+    step.config = msgspec.structs.replace(step.config, kv_compression="c2")
+    step.batch = replace(step.batch, slot_mapping=np.array([9, 13]))
+    eager = kernel(c2_out_loc=ints(4, 6))
+    assert messages(step, kernel(c2_out_loc=ints(4, 6, -1, -1)), eager) == []
 
 
 def seen_by(*keys: tuple[int, list[int]]) -> tuple[Attended, ...]:
