@@ -23,12 +23,15 @@ Vary = Callable[[Fields, Capabilities, Profile, Chance], None]
 """Changes the fields, within the target's capabilities and the profile's sizes."""
 
 LADDERS: tuple[tuple[int, ...], ...] = (
-    (1,), (2,), (1, 2), (4,), (1, 4), (2, 4), (1, 2, 4), (8,), (3, 8), (1, 8), (2, 3, 5),
+    (1,), (2,), (1, 2), (4,), (1, 4), (2, 3), (1, 2, 4), (8,), (3, 8), (1, 8), (2, 3, 5),
     (1, 2, 4, 8), (6, 12), (4, 8, 16), (1, 2, 3, 4, 5, 6, 7, 8), (2, 4, 12), (16, 32), (64, 128),
 )  # fmt: skip
 _TOKEN_LADDERS: tuple[tuple[int, ...], ...] = (
     (4,), (8,), (1, 2, 4, 8), (4, 8, 16), (6, 12), (3, 10), (16,), (8, 32),
 )  # fmt: skip
+_FULL_VECTOR = 8
+"""Entries that a kernel handles at once at least, whatever its block: a row of fewer pages does not
+tell a block that is too small from one that fits."""
 CONTEXT_BLOCKS = (512, 1024, 2048, 4096, 8192)
 """Entries of a row that kernels which fill lists and tables take at once are 512, 1024 or 4096; the
 others are multiples of those."""
@@ -212,6 +215,9 @@ def _vary_virtual_pages(
         _vary_swa(fields, can, profile, chance)
         fields["swa_page_size"] = 0
     fields["virtual_pages"] = True
+    past = _FULL_VECTOR * fields["page_size"] + 1
+    if past <= min(can.max_context_len, profile.rare_context_len) and chance.percent(50):
+        fields["max_context_len"] = max(fields["max_context_len"], past)
 
 
 def _vary_window_in_tree(
