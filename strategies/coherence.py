@@ -10,6 +10,7 @@ from fuzzgraph.strategies.coherent_drafts import (
     drafted_blocks,
     drafted_prompts,
     ngram_drafts,
+    whole_blocks,
 )
 from fuzzgraph.strategies.coherent_ranks import (
     data_ranks,
@@ -108,6 +109,8 @@ def coherent(fields: Fields, can: Capabilities, pins: Pins = ()) -> EngineConfig
     few_states(fields, can)
     drafted_prompts(fields, can)
     drafted_blocks(fields, can)
+    if not {"draft_tokens", "max_context_len"} & dict(pins).keys():
+        whole_blocks(fields, can)
     ngram_drafts(fields, can)
     draft_window(fields, can)
     if fields["modes"] == ("draft",) and fields["draft_reach"] not in can.draft_reaches:

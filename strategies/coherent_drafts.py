@@ -13,6 +13,10 @@ _DRAFTED_ELEMENTS = 1 << 17
 """Upper bound of the key elements that one replay of a draft gathers over all its steps, branches
 and rows, which keeps the memory of its graphs at a few megabytes."""
 
+_BLOCK = 16
+"""Tokens of a block, unless its model says otherwise (sglang 0.5.23 speculative_hook.py,
+`_handle_dflash`)."""
+
 
 def drafted_prompts(fields: Fields, can: Capabilities) -> None:
     """Drafts behind prompts in half of the contexts, for a target that drives them."""
@@ -38,6 +42,14 @@ def drafted_blocks(fields: Fields, can: Capabilities) -> None:
     elif not fields["drafted_window"] and fields["max_context_len"] % 5 < 2:
         # No window is narrower than a block; contexts have room for some that are wider.
         fields["drafted_window"] = fields["draft_tokens"] + fields["max_context_len"] % 4
+
+
+def whole_blocks(fields: Fields, can: Capabilities) -> None:
+    """Blocks as long as DFLASH has them in a third of the contexts, for a target that verifies so
+    many tokens; contexts have room for some blocks."""
+    if can.max_draft_tokens >= _BLOCK and fields["max_context_len"] % 3 == 0:
+        fields["draft_tokens"] = _BLOCK
+        fields["max_context_len"] = max(fields["max_context_len"], 3 * _BLOCK + 1)
 
 
 def ngram_drafts(fields: Fields, can: Capabilities) -> None:

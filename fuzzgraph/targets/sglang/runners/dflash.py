@@ -218,7 +218,8 @@ class BlockDraftSession(BackendSession):
         described = runner.model_config
         self._requests = runner.req_to_token_pool
         if config.drafted_window:
-            self._requests = request_pool(config, torch.device(runner.device))
+            columns = self._requests.req_to_token.shape[1]
+            self._requests = request_pool(config, torch.device(runner.device), columns=columns)
         self._worker = self._open_worker(runner)
         described.hidden_size = described.spec_hidden_size = self._worker.embedding.shape[1]
         self._folded = self._worker.fold_sampler()

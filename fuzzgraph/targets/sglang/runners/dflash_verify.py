@@ -40,7 +40,6 @@ from fuzzgraph.targets.sglang.release import demand_release, engine_module
 from fuzzgraph.targets.sglang.runners.base import RunnerDriver
 from fuzzgraph.targets.sglang.runners.dflash import BACKENDS, FROM, host_lengths, lengths_on_host
 from fuzzgraph.targets.sglang.stubs.dflash_worker import WORKER, DFlashVerifyWorker
-from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 from fuzzgraph.targets.sglang.stubs.verify_worker import VerifyWorker
 from fuzzgraph.world import FIRST_PAGE, Batch
 
@@ -93,7 +92,7 @@ class BlockVerifyTarget(BackendTarget):
         self.also_stood_in_for = (*self.backend.stood_in_for, "the draft model")
         self.capabilities = self.capabilities.replace(
             modes=("target_verify",),
-            max_draft_tokens=8,
+            max_draft_tokens=16,
             max_spec_topk=1,
             max_spec_steps=1,
             max_tp_size=1,
@@ -133,12 +132,6 @@ class BlockVerifySession(BackendSession):
 
     def _as_verified(self, field: Field, mirrored: bool, fill: int) -> Field:
         return host_lengths(field, mirrored, fill) if field.name == "seq_lens_cpu" else field
-
-    def _open_backend(self, runner: ModelRunner) -> Any:
-        # Blocks end within the context: what happens past it is known of these backends, see
-        # reports/findings/sglang-verify-past-context.md.
-        runner.model_config.context_len = self._config.max_context_len
-        return super()._open_backend(runner)
 
     def _open_runner(self, graphs: GraphEngine) -> RunnerDriver:
         mirrored = lengths_on_host(self.backend, self._config)

@@ -19,15 +19,13 @@ from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.forward_batch.decode import given
 from fuzzgraph.targets.sglang.release import engine_module
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner, index_translator
-from fuzzgraph.world import VOCAB, Batch, IntArray
+from fuzzgraph.targets.sglang.stubs.reservation import Reservation
+from fuzzgraph.world import VOCAB, Batch
 
 COMMON = "sglang.srt.speculative.draft_worker_common"
 _BATCH = "sglang.srt.managers.schedule_batch"
 _INPUT = "sglang.srt.speculative.dflash_info_v2"
 _INFO = "sglang.srt.model_executor.forward_batch_info"
-_RESERVED = ("nxt_kv_lens_cpu", "reserved_seq_lens_cpu")
-"""What a draft input calls the lengths that the scheduler has reserved, by release; their sum
-likewise."""
 
 
 class _Drafts(Exception):
@@ -67,6 +65,7 @@ class BlockWorker:
             spec_aux_config=runner.spec_aux_config,
             token_to_kv_pool=runner.token_to_kv_pool,
         )
+        self._reservation = Reservation(config, requests, device)
         self.engine = self._open(target)
 
     def _head(self, weight: torch.Tensor) -> Any:
@@ -124,9 +123,6 @@ class BlockWorker:
         """The scheduler's batch of running requests."""
         device, cached = self._runner.device, batch.cached_lens
         first = batch.input_ids[:: self._config.draft_tokens]
-        reqs = [
-            Stub(rid=str(request), lora_id=None, token_type_ids=None) for request in batch.requests
-        ]
         known = dict(
             can_run_decode_cuda_graph=True,
             device=device,
@@ -135,37 +131,29 @@ class BlockWorker:
             has_grammar=False,
             is_extend_in_batch=False,
             req_pool_indices=torch.tensor(batch.req_pool_indices, device=device),
-            reqs=reqs,
+            reqs=self._reservation.requests(batch),
             sampling_info=None,
             seq_lens=torch.tensor(cached, device=device),
             seq_lens_cpu=torch.tensor(cached) if self._mirrored else None,
             seq_lens_sum=int(cached.sum()) if self._mirrored else None,
             spec_algorithm=self._runner.spec_algorithm,
-            spec_info=self._input(torch.tensor(first, device=device), cached),
+            spec_info=self._input(torch.tensor(first, device=device)),
+            **self._reservation.fields(),
         )
         made = given(engine_module(_BATCH).ScheduleBatch, known)
         for name, value in known.items():
             if not hasattr(made, name):  # by release it is set later
                 setattr(made, name, value)
+        self._reservation.reserve(batch, lambda: made.spec_info.prepare_for_decode(made))
+        if not self._mirrored:  # up to 0.5.22 it is told, until the overlap's end says otherwise
+            made.seq_lens_cpu = made.seq_lens_sum = None
         return made
 
-    def _input(self, first: torch.Tensor, cached: IntArray) -> Any:
+    def _input(self, first: torch.Tensor) -> Any:
         kind = engine_module(_INPUT).DFlashDraftInputV2
         made = kind.create_idle_input(device=first.device)
         made.bonus_tokens = first
-        bound = torch.tensor(self._reserved(cached), dtype=torch.int32)
-        for name in _RESERVED:
-            if hasattr(made, name):
-                setattr(made, name, bound)
-                setattr(made, name.replace("_cpu", "_sum"), int(bound.sum()))
         return made
-
-    def _reserved(self, cached: IntArray) -> IntArray:
-        """Room for two blocks behind the past, in whole pages (sglang dflash_info_v2.py,
-        prepare_for_decode)."""
-        page = self._config.page_size
-        found: IntArray = -(-(cached + 2 * self.verified) // page) * page
-        return found
 
 
 def stop(forward_batch: Any, *_: Any, **__: Any) -> Any:

@@ -34,6 +34,11 @@ from fuzzgraph.targets.sglang.stubs.hybrid_pools import (
     state_pool,
 )
 from fuzzgraph.targets.sglang.stubs.kv_store import store_kv_as_on
+from fuzzgraph.targets.sglang.stubs.reservation import (
+    BLOCK_ALGORITHMS,
+    block_context,
+    columns_of_rows,
+)
 from fuzzgraph.targets.sglang.stubs.server_args import Configuration, context_len, kv_cache_dtype
 from fuzzgraph.targets.sglang.stubs.tp_groups import attention_ranks, whole
 from fuzzgraph.targets.sglang.unified_pool import demand_unified_pool, unified_pools
@@ -132,7 +137,9 @@ def _hidden_size(config: EngineConfig) -> int:
     return config.num_q_heads * config.head_dim
 
 
-def _model_config(config: EngineConfig, dtype: torch.dtype, judged: bool, hybrid: Any) -> Any:
+def _model_config(
+    config: EngineConfig, context: int, dtype: torch.dtype, judged: bool, hybrid: Any
+) -> Any:
     arch = engine_module("sglang.srt.configs.model_config").AttentionArch
     mla = config.attention == "mla"
     hf_config = hybrid or _hf_config(config)
@@ -141,7 +148,7 @@ def _model_config(config: EngineConfig, dtype: torch.dtype, judged: bool, hybrid
     kv_heads = config.num_kv_heads * shared
     return Stub(
         attention_arch=arch.MLA if mla else arch.MHA,
-        context_len=context_len(config),
+        context_len=context,
         dtype=dtype,
         get_num_kv_heads=lambda ranks, *_: max(1, kv_heads // ranks),
         head_dim=config.head_dim,
@@ -171,11 +178,17 @@ def _model_config(config: EngineConfig, dtype: torch.dtype, judged: bool, hybrid
     )
 
 
-def request_pool(config: EngineConfig, device: torch.device, hybrid: Any = None) -> Any:
+def request_pool(
+    config: EngineConfig, device: torch.device, hybrid: Any = None, columns: int = 0
+) -> Any:
     """The engine's request pool with the world's rows: reserved, traps, then `req_pool_size`.
 
     Its `size`, which sizes the backend's buffers, counts the requests only: the rows below
     FIRST_ROW are the harness's. Releases differ in whether they add a padding row themselves.
+
+    Args:
+        hybrid: the engine's description of a model with recurrent layers; None for others.
+        columns: of a row, where the engine sizes rows for what it reserves; 0 elsewhere.
     """
     pool_class = engine_module("sglang.srt.mem_cache.memory_pool").ReqToTokenPool
     widened = {"target_verify", "draft_extend"} & set(config.modes)
@@ -186,6 +199,7 @@ def request_pool(config: EngineConfig, device: torch.device, hybrid: Any = None)
         added = pool_class(1, 1, "meta", False).req_to_token.shape[0] - 1
     # The tokens of an encoder lie in front of a request's own.
     width = config.max_encoder_len + config.max_context_len + _EXTRA_CONTEXT + draft
+    width = columns or width
     if hybrid is not None:
         pool = state_pool(config, device, hybrid, rows - added, width)
     else:
@@ -301,12 +315,16 @@ def model_runner(
     stored = _kv_dtype(config)
     if (judged or prefill) and device.type == "cpu":
         store_kv_as_on("hip" if backend in _ON_HIP else "cuda")
-    requests = request_pool(config, device, hybrid)
+    context, columns = context_len(config), 0
+    if settings.server_args.speculative_algorithm in BLOCK_ALGORITHMS:
+        context = block_context(config, backend)
+        columns = columns_of_rows(context, settings.server_args)
+    requests = request_pool(config, device, hybrid, columns)
     kv, allocator = _kv_memory(config, device, stored, requests, hybrid, settings.server_args)
     width = config.draft_tokens if speculative else 1
     group = whole(config)
     prefills, decodes = split_backends.names_by_mode(config, backend)
-    model = _model_config(config, dtype, judged, hybrid)
+    model = _model_config(config, context, dtype, judged, hybrid)
     settings.describe(model)
     runner = ModelRunner(
         **{**_SWITCHED_OFF, **_kinds_of(hybrid)},
