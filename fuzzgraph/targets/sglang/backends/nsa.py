@@ -124,7 +124,8 @@ NSA = AttentionBackend(
     attentions=("mla",),
     page_sizes=(64,),  # the backend asserts it
     fields=("cache_seqlens", "cu_seqlens_k", "page_table", "token_indices"),
-    max_context_len=8192,  # places whose index keys `content` tells apart
+    # Places whose index keys `content` tells apart, but for drafts that end behind the context.
+    max_context_len=8192 - 16,
     stood_in_for=(
         "the indexer's scores and store of keys, both selections of keys and their planner,"
         " FlashAttention 3 and sparse FlashMLA, by models",
