@@ -36,6 +36,7 @@ from fuzzgraph.targets.sglang.runners.decode import (
 )
 from fuzzgraph.targets.sglang.stubs.fp4_kv import fp4_planes
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner, model_runner
+from fuzzgraph.targets.sglang.stubs.reservation import reservation
 from fuzzgraph.targets.sglang.stubs.server_args import context_len
 from fuzzgraph.targets.sglang.two_batches import open_backends
 from fuzzgraph.world import Batch
@@ -164,6 +165,7 @@ class DecodeSession(RunnerSession):
                 arguments=arguments,
             )
             self._model_runner.model = model
+            self._reservation = reservation(config, self._model_runner)
             opened = partial(self._open_backend, self._model_runner)
             self.backend = open_backends(
                 config, partial(split_backends.open_split, config, self._model_runner, opened)
@@ -193,6 +195,8 @@ class DecodeSession(RunnerSession):
 
     def _translate(self, batch: Batch) -> Any:
         """The engine's own batch."""
+        if self._reservation is not None and batch.mode == "target_verify":
+            self._reservation.reserve_drafts(batch)
         return forward_batch(batch, self._model_runner)
 
     def _padded_tokens(self, padded_bs: int) -> int:

@@ -7,11 +7,8 @@ from typing import Any
 
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.ports import GraphEngine
-from fuzzgraph.targets.offline.patching import replaced_names
-from fuzzgraph.targets.sglang.release import engine_module
 from fuzzgraph.targets.sglang.runners.base import RunnerDriver
 from fuzzgraph.targets.sglang.runners.dflash_verify import BlockVerifySession, BlockVerifyTarget
-from fuzzgraph.world import Batch
 
 _Plant = Callable[[Any, Any], None]
 """Changes the engine's worker and its decode runner, right after their constructors."""
@@ -118,42 +115,6 @@ def _tokens_of_the_verify_before(worker: Any, engine: Any) -> None:
     engine.load_batch = changed
 
 
-_INPUT = "sglang.srt.speculative.dflash_info_v2"
-_SIZING = "sglang.srt.mem_cache.allocation_sizing"
-
-
-class _ReservingLess(BlockVerifyTarget):
-    """Half a block is reserved behind what a request has, not two blocks."""
-
-    def open_session(self, config: EngineConfig, graphs: GraphEngine) -> BlockVerifySession:
-        module = engine_module(_INPUT)
-        allocate = module.page_aligned_decode_alloc_lens
-
-        def less(reqs: Any, *, reserve: int, page_size: int) -> Any:
-            return allocate(reqs, reserve=reserve // 4, page_size=page_size)
-
-        class Session(BlockVerifySession):
-            def _translate(self, batch: Batch) -> Any:
-                with replaced_names([module], {"page_aligned_decode_alloc_lens": less}):
-                    return super()._translate(batch)
-
-        return Session(config, graphs, self.backend)
-
-
-class _WithWideRows(BlockVerifyTarget):
-    """Rows of `req_to_token` hold what is reserved: the engine as it is meant."""
-
-    def open_session(self, config: EngineConfig, graphs: GraphEngine) -> BlockVerifySession:
-        sizing = engine_module(_SIZING)
-
-        def wide() -> int:
-            reserved: int = sizing.get_alloc_reserve_per_decode()
-            return reserved + config.page_size - 1
-
-        with replaced_names([sizing], {"get_req_to_token_extra_context_len": wide}):
-            return super().open_session(config, graphs)
-
-
 def one_token_less_is_committed() -> _Planted:
     return _Planted(_one_token_less_is_committed)
 
@@ -188,11 +149,3 @@ def outputs_end_with_the_padded_rows() -> _Planted:
 
 def tokens_of_the_verify_before() -> _Planted:
     return _Planted(_tokens_of_the_verify_before, "triton")
-
-
-def half_a_block_is_reserved() -> _ReservingLess:
-    return _ReservingLess("sglang-dflash-verify-triton", "triton")
-
-
-def rows_hold_what_is_reserved() -> _WithWideRows:
-    return _WithWideRows("sglang-dflash-verify-triton", "triton")

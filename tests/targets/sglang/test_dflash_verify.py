@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from fuzzgraph.case import BatchRow, ReplayStep
 from fuzzgraph.errors import FuzzGraphError
 from tests.targets.sglang.hybrid_cases import NEWEST, found
 from tests.targets.sglang.released import Workers
@@ -46,7 +45,6 @@ def test_tokens_that_stay_are_committed(workers: Workers, version: str, backend:
         ("next_draft_begins_with_an_accepted_one", "commits"),
         ("outputs_end_with_the_padded_rows", "committed_tokens"),
         ("tokens_of_the_verify_before", "attention"),
-        ("half_a_block_is_reserved", "draft_context"),
     ],
 )
 def test_a_planted_bug_of_verify_or_commit_is_found(
@@ -54,36 +52,6 @@ def test_a_planted_bug_of_verify_or_commit_is_found(
 ) -> None:
     shown = found(workers, NEWEST, case(*VERIFIES, blocks="none"), f"{MUTANTS}:{planted}")
     assert ("computes", named) in shown
-
-
-# Row 0 ends behind the context, which is 12 tokens shorter than the case's.
-NEAR_THE_CONTEXT = case(
-    ReplayStep(
-        mode="target_verify",
-        rows=tuple(
-            BatchRow(request=row, seq_len=n, new_tokens=16) for row, n in ((0, 49), (1, 30))
-        ),
-    ),
-    blocks="none",
-    capture_bs=(2,),
-    draft_tokens=16,
-    max_context_len=49,
-)
-
-
-@pytest.mark.sglang
-@pytest.mark.slow
-@pytest.mark.parametrize("algorithm", ["dflash", "dspark"])
-def test_places_reserved_behind_a_row_lie_in_the_next_one(workers: Workers, algorithm: str) -> None:
-    shown = found(workers, NEWEST, NEAR_THE_CONTEXT, f"sglang-{algorithm}-verify-triton")
-    assert {("writes", "req_to_token"), ("computes", "attention")} <= shown
-
-
-@pytest.mark.sglang
-@pytest.mark.slow
-def test_rows_that_hold_what_is_reserved_leave_the_next_one_alone(workers: Workers) -> None:
-    healthy = f"{MUTANTS}:rows_hold_what_is_reserved"
-    assert found(workers, NEWEST, NEAR_THE_CONTEXT, healthy) == set()
 
 
 @pytest.mark.sglang

@@ -65,7 +65,7 @@ class BlockWorker:
             spec_aux_config=runner.spec_aux_config,
             token_to_kv_pool=runner.token_to_kv_pool,
         )
-        self._reservation = Reservation(config, requests, device)
+        self._reservation = Reservation(config, requests, device, runner.model_config.context_len)
         self.engine = self._open(target)
 
     def _head(self, weight: torch.Tensor) -> Any:

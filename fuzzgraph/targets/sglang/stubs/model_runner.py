@@ -318,6 +318,7 @@ def model_runner(
     context, columns = context_len(config), 0
     if settings.server_args.speculative_algorithm in BLOCK_ALGORITHMS:
         context = block_context(config, backend)
+    if "target_verify" in config.modes:
         columns = columns_of_rows(context, settings.server_args)
     requests = request_pool(config, device, hybrid, columns)
     kv, allocator = _kv_memory(config, device, stored, requests, hybrid, settings.server_args)
