@@ -22,6 +22,7 @@ from fuzzgraph.content import Content, content_for
 from fuzzgraph.world import Batch, IntArray
 
 __all__ = [
+    "CANDIDATE_BLOCK",
     "INDEX_STATES",
     "STATES",
     "STRAYS",
@@ -44,6 +45,8 @@ INDEX_STATES = "indexer_states"
 STRAYS = "compressor_strays"
 """The output: how many entries of the compressor's memory changed that no token of the batch has,
 the same for all rows."""
+CANDIDATE_BLOCK = 8
+"""Compressed keys of a block of candidates (sglang dsv4/candidate_table.py)."""
 _OVERLAPS = 4
 
 

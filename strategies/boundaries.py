@@ -85,6 +85,10 @@ def seq_lens(config: EngineConfig, mode: Mode, least: int) -> tuple[int, ...]:
         # DeepSeek V4's window, the larger of its groups, and the smaller.
         for edge in (4, 8, 128, 132):
             lengths.update(_around(edge))
+    if blocks := config.candidate_blocks:
+        # The longest requests whose keys are all selected, and all candidates, of either ratio.
+        for edge in (config.index_topk, 8 * blocks):
+            lengths.update((*_around(edge), *_around(2 * edge)))
     if mode in ("target_verify", "draft_extend", "draft"):
         lengths.update((context - drafts, context - drafts + 1, context - drafts // 2))
         lengths.update(page * count + shift for count in (1, 2) for shift in (drafts, drafts + 1))

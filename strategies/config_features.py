@@ -299,6 +299,17 @@ def _vary_past(fields: Fields, can: Capabilities, profile: Profile, chance: Chan
         # A shorter context ends within the window, or before the first of the larger groups.
         long = chance.pick((131, 256, 260, 300, 400, 512))
         fields["max_context_len"] = max(fields["max_context_len"], min(long, can.max_context_len))
+    _vary_index_layer(fields, can, chance)
+
+
+def _vary_index_layer(fields: Fields, can: Capabilities, chance: Chance) -> None:
+    """Whether indexers leave each other blocks, and what of compressed keys the layer has."""
+    if fields["kv_compression"] not in ("c1", "c2") or len(can.candidate_blocks) == 1:
+        return
+    if chance.percent(75):
+        fields["candidate_blocks"] = chance.pick([size for size in can.candidate_blocks if size])
+    layers = can.index_layers if fields["candidate_blocks"] else ("own", "shared")
+    fields["index_layer"] = chance.pick([one for one in layers if one in can.index_layers])
 
 
 def _vary_row_mixing(fields: Fields, can: Capabilities, profile: Profile, chance: Chance) -> None:

@@ -42,6 +42,7 @@ def validate_config(config: EngineConfig) -> None:
     _check_states(config)
     _check_drafted_prompts(config)
     _check_later_stage(config)
+    _check_index_layer(config)
     _check_two_batches(config)
     _check_backends(config)
     _check_drafted_blocks(config)
@@ -211,6 +212,26 @@ def _check_later_stage(config: EngineConfig) -> None:
             f"needs modes without drafts and layers of one kind; got {list(config.modes)}"
             + "".join(f", {name}={getattr(config, name)}" for name in others),
             "Change them, or drop it.",
+        )
+
+
+def _check_index_layer(config: EngineConfig) -> None:
+    """Keys of one token or two alone are shared, and candidates are blocks."""
+    said = {"candidate_blocks": config.candidate_blocks, "index_layer": config.index_layer}
+    beside = [name for name, value in said.items() if value != DIMENSIONS[name].default]
+    if beside and config.kv_compression not in ("c1", "c2"):
+        refuse(
+            f"config.{beside[0]}",
+            said[beside[0]],
+            f"is of layers with kv_compression 'c1' or 'c2'; got {config.kv_compression!r}",
+            "Set that, or drop it.",
+        )
+    if config.index_layer in ("source", "candidates") and not config.candidate_blocks:
+        refuse(
+            "config.index_layer",
+            config.index_layer,
+            "is of models with candidates; got candidate_blocks=0",
+            "Set candidate_blocks, or drop it.",
         )
 
 

@@ -217,6 +217,20 @@ class EngineConfig(Record, frozen=True, kw_only=True):
     """What DeepSeek V4's layers keep of the past: all of it; the last 128 tokens; these, and one
     compressed key for each 4 or 128 tokens, or for each 1 or 2 in V4.1's (see
     `reference.geometry`)."""
+    candidate_blocks: Annotated[int, Dimension(
+        bounds=(0, 2048), needs=Sizes("candidate_blocks", widest=(0, 8, 16, 32)),
+        resets_with="index layers", label="candidate blocks {}", group="features"
+    )] = 0
+    """Blocks of eight compressed keys that the indexer of one of a model's layers keeps for those
+    of layers behind it, which select among the keys of these alone, as DeepSeek V4.1's do; 0: every
+    indexer selects among all keys."""
+    index_layer: Annotated[Literal["own", "source", "candidates", "shared"], Dimension(
+        needs=OneOf("index_layers"), resets_with="index layers", label="index layer {}",
+        group="features"
+    )] = "own"
+    """What the layer has of compressed keys and their selection: keys and an indexer of its `own`;
+    these, and it is the `source` of candidates; keys of a layer before, and an indexer that selects
+    among its `candidates`; keys and selection of a layer before (`shared`)."""
     sparse_kernel: Annotated[Literal["fa3", "flashmla_sparse"], Dimension(
         needs=OneOf("sparse_kernels"), label="sparse kernel {}", group="kernels"
     )] = "fa3"

@@ -103,7 +103,7 @@ def transform_planned(
     rule = f"topk must be positive and at most {_MOST_PLANNED_KEYS}"
     call.needs(0 < topk <= _MOST_PLANNED_KEYS, rule, topk)
     launch(
-        _PLANNED_TOPK,
+        _PLANNED_PLACES if page_table is None else _PLANNED_TOPK,
         scores=scores,
         seq_lens=seq_lens,
         page_table=page_table,
@@ -208,3 +208,7 @@ _PLANNER = ModelKernel("topk_plan", _plan_rows, _PLANNED_SOURCE, plans=("metadat
 _PLANNED_TOPK = ModelKernel(
     "topk_transform_paged", _run_planned_topk, _PLANNED_SOURCE, plans=("metadata",)
 )
+_PLANNED_PLACES = ModelKernel(
+    "topk_transform_places", _run_planned_topk, _PLANNED_SOURCE, plans=("metadata",)
+)
+"""Compiled apart: it looks no page up."""

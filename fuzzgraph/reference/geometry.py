@@ -5,6 +5,7 @@ It reads no table, plan or offsets of the engine. `attention` computes with the 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -14,10 +15,12 @@ import numpy.typing as npt
 
 from fuzzgraph import fp4_index
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.compressor_layer import compression_ratio
+from fuzzgraph.compressor_layer import CANDIDATE_BLOCK, compression_ratio
 from fuzzgraph.content import content_for, next_token
 from fuzzgraph.world import Batch, IntArray, Ragged
 
+Scorer = Callable[[IntArray, IntArray, IntArray, IntArray], npt.NDArray[np.float64]]
+"""Scores of keys as `fp4_index.scores` makes them."""
 COMPRESSED_WINDOW = 128
 """Tokens that a query sees uncompressed where the past is compressed, itself included."""
 
@@ -82,7 +85,7 @@ def _compressed(all_keys: Queries, config: EngineConfig) -> Queries:
     The key of a group is that of its first token. Source: sglang 0.5.12 to 0.5.23,
     deepseek_v4_backend.py (SWA_WINDOW) and dsv4/metadata.py: a query at position p sees the last
     128 tokens and the groups that end at or before p. An indexer keeps the best `index_topk` of the
-    groups of 1, 2 or 4.
+    groups of 1, 2 or 4, which where it selects among candidates are those of whole blocks.
     """
     seen, ratio = all_keys.visible, compression_ratio(config)
     in_window = seen & (all_keys.key_positions > (all_keys.positions - COMPRESSED_WINDOW)[:, None])
@@ -91,8 +94,11 @@ def _compressed(all_keys: Queries, config: EngineConfig) -> Queries:
     groups = seen.shape[1] // ratio
     firsts = slice(0, groups * ratio, ratio)
     tokens, whole = all_keys.key_tokens[:, firsts], seen[:, ratio - 1 : groups * ratio : ratio]
+    if config.index_layer == "candidates":
+        whole = whole & _candidates(_group_scores(all_keys, firsts, config), whole, config)
     if ratio != 128 and 0 < config.index_topk < groups:
-        scores = _group_scores(all_keys, firsts, config)
+        layer = fp4_index.candidate_scores if config.index_layer == "candidates" else None
+        scores = _group_scores(all_keys, firsts, config, layer)
         whole = whole & _among_best(scores, whole, config.index_topk)
     return replace(
         all_keys,
@@ -102,14 +108,42 @@ def _compressed(all_keys: Queries, config: EngineConfig) -> Queries:
     )
 
 
+def _candidates(
+    scores: npt.NDArray[np.float64], whole: npt.NDArray[np.bool_], config: EngineConfig
+) -> npt.NDArray[np.bool_]:
+    """[T, groups] whether a group lies in one of the blocks that the layer before has kept.
+
+    These are the `candidate_blocks` whose best group is best, and the newest block for one of them.
+    Source: sglang 0.5.21 to 0.5.23, dsv4/candidate_blocks.py (amax_topk_blocks).
+    """
+    count, size = config.candidate_blocks, CANDIDATE_BLOCK
+    blocks = -(-whole.shape[1] // size)
+    if count >= blocks:
+        return whole
+    padded = np.full((len(whole), blocks * size), -np.inf)
+    padded[:, : whole.shape[1]] = np.where(whole, scores, -np.inf)
+    best = padded.reshape(len(whole), blocks, size).max(2)
+    seen = best > -np.inf
+    rows = np.flatnonzero(seen.any(1))
+    best[rows, seen[rows].sum(1) - 1] = np.inf  # groups are seen from the first on
+    kept = _among_best(best, seen, count)
+    found: npt.NDArray[np.bool_] = np.repeat(kept, size, axis=1)[:, : whole.shape[1]]
+    return found
+
+
 def _group_scores(
-    all_keys: Queries, firsts: slice, config: EngineConfig
+    all_keys: Queries, firsts: slice, config: EngineConfig, scorer: Scorer | None = None
 ) -> npt.NDArray[np.float64]:
-    """[T, groups] what an indexer thinks of groups, whose first tokens' columns `firsts` are."""
+    """[T, groups] what an indexer thinks of groups, whose first tokens' columns `firsts` are.
+
+    Args:
+        scorer: of an indexer in FP4; None for that of a layer that selects among all keys.
+    """
     tokens = all_keys.key_tokens[:, firsts]
     if compression_ratio(config) < 4:
         places = all_keys.key_positions[:, firsts]
-        return fp4_index.scores(all_keys.tokens, all_keys.positions, tokens, places)
+        scored = scorer or fp4_index.scores
+        return scored(all_keys.tokens, all_keys.positions, tokens, places)
     by_token, by_place = content_for(config).key_scores
     scores = by_token[all_keys.tokens[:, None], tokens]
     found: npt.NDArray[np.float64] = scores + by_place[all_keys.positions][:, : tokens.shape[1]]

@@ -17,6 +17,8 @@ from fuzzgraph.strategies.config_features import FEATURES, VARIED_BY
 by_row = pytest.mark.parametrize("row", DIMENSIONS.values(), ids=lambda row: row.name)
 FOLLOWING = {"kv_pool_pages", "num_kv_heads", "v_head_dim", "spec_steps", "draft_tokens"} | {
     "attention_chunk_size",
+    "candidate_blocks",
+    "index_layer",
     "attn_tp_rank",
     "dp_rank",
     "dp_size",

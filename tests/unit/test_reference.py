@@ -83,9 +83,22 @@ def _compressed(query: Key, keys: list[Key], config: EngineConfig) -> list[Key]:
     if size <= 4 and config.index_topk:
         scored = _index_score(query, config) if size == 4 else _fp4_score(query)
         places = [group if size == 4 else size * group for group in groups]
+        if config.index_layer == "candidates":
+            firsts = [keys[size * group] for group in groups]
+            groups = _in_candidates(firsts, scored, config.candidate_blocks)
+            scored = _fp4_score(query, fp4_index.candidate_heads, fp4_index.candidate_weights())
         best = sorted(groups, key=lambda group: scored(keys[size * group][0], places[group]))
         groups = sorted(best[-config.index_topk :])
     return keys[-128:] + [keys[size * group] for group in groups]
+
+
+def _in_candidates(firsts: list[Key], scored: Callable[[int, int], float], count: int) -> list[int]:
+    """Groups of the newest block of eight, and of the others that have the best ones."""
+    blocks = [range(start, min(start + 8, len(firsts))) for start in range(0, len(firsts), 8)]
+    newest = blocks[-1:]
+    others = sorted(blocks[:-1], key=lambda block: max(scored(*firsts[each]) for each in block))
+    kept = newest + (others[-(count - 1) :] if count > 1 else [])
+    return sorted(each for block in kept for each in block)
 
 
 def _index_score(query: Key, config: EngineConfig) -> Callable[[int, int], float]:
@@ -101,16 +114,20 @@ def _index_score(query: Key, config: EngineConfig) -> Callable[[int, int], float
     return score
 
 
-def _fp4_score(query: Key) -> Callable[[int, int], float]:
+def _fp4_score(
+    query: Key,
+    query_heads: Callable[..., Any] = fp4_index.query_heads,
+    weights: Any = fp4_index.head_weights(),  # noqa: B008
+) -> Callable[[int, int], float]:
     """The same of an indexer in FP4, whose keys have the positions of their groups' first tokens:
     head by head."""
-    heads = fp4_index.query_heads(*(np.array([each]) for each in query[:2]))[0]
-    by_token, weights = fp4_index.key_tokens(), fp4_index.head_weights()
+    heads = query_heads(*(np.array([each]) for each in query[:2]))[0]
+    by_token = fp4_index.key_tokens()
 
     def score(key_token: int, position: int) -> float:
         place = fp4_index.key_places(np.array([position]))[0]
         products = heads @ np.concatenate((by_token[key_token], place))
-        return float(weights @ products)
+        return float(weights @ products.clip(0))
 
     return score
 
@@ -210,6 +227,28 @@ BATCHES: dict[str, Any] = {
         LONG,
         {"kv_compression": "c2", "index_topk": 5, **ROOM},
     ),
+    "best of candidates": (
+        "decode",
+        LONG,
+        {
+            "kv_compression": "c1",
+            "index_topk": 20,
+            "candidate_blocks": 4,
+            "index_layer": "candidates",
+            **ROOM,
+        },
+    ),
+    "all candidates": (
+        "decode",
+        LONG,
+        {
+            "kv_compression": "c2",
+            "candidate_blocks": 1,
+            "index_topk": 64,
+            "index_layer": "candidates",
+            **ROOM,
+        },
+    ),
     "compressed by 128": ("decode", LONG, {"kv_compression": "c128", **ROOM}),
     "no table": ("decode", DECODE, {"max_context_len": 1 << 15}),
     "encoder": ("decode", ((5, 1, 3), (1, 1, 0), (9, 1, 6)), {"max_encoder_len": 6}),
@@ -249,6 +288,12 @@ def test_truth_is_what_attention_defines(name: str) -> None:
     assert got.dtype == torch.float64
     assert got.shape == want.shape
     assert float((got - want).abs().max()) < 1e-12
+
+
+def test_nobody_has_candidates_in_a_batch_without_requests() -> None:
+    options = BATCHES["best of candidates"][2]
+    batch, config = batch_of("decode", **options)
+    assert len(expected(batch, config).outputs["attention"]) == 0
 
 
 @pytest.mark.parametrize("name", BATCHES)

@@ -9,7 +9,7 @@ kernel rotates; `Content.key_scores` says what the indexer has to think of each 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -142,17 +142,27 @@ class CompressedModel(AttentionModel):
         packed = embedded + self.pos_embed.index_select(0, positions)
         q = packed[:, : self._keys.start] * self._query_scale
         k = packed[:, self._keys].contiguous()
-        self._compress(backend, embedded, input_ids, positions, forward_batch)
-        out: torch.Tensor = backend.forward(
+        attention = functools.partial(
+            backend.forward,
             q=q.view(-1, config.num_q_heads, config.head_dim).contiguous(),
             k=k,
             v=k,
-            layer=self.layer,
             forward_batch=forward_batch,
             compress_ratio=self._ratio,
             attn_sink=self.sink,
         )
+        self._compress(backend, embedded, input_ids, positions, forward_batch)
+        self._read_before(attention, backend, embedded, input_ids, positions, forward_batch)
+        out: torch.Tensor = attention(layer=self.layer)
         return with_mixed(out.flatten(1), config)
+
+    def _read_before(self, attention: Callable[..., torch.Tensor], *given: Any) -> None:
+        """What comes between the layer that compresses and one that reads its keys.
+
+        Args:
+            attention: of a layer.
+            given: as of `_compress`.
+        """
 
     def _compress(
         self,

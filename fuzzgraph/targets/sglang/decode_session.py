@@ -31,6 +31,7 @@ from fuzzgraph.targets.sglang.forward_batch.decode import forward_batch
 from fuzzgraph.targets.sglang.hybrid_model import HybridModel
 from fuzzgraph.targets.sglang.runner_session import RunnerSession
 from fuzzgraph.targets.sglang.runners.base import RunnerDriver
+from fuzzgraph.targets.sglang.runners.capture import size_of
 from fuzzgraph.targets.sglang.runners.decode import (
     open_decode_runner,
 )
@@ -272,8 +273,8 @@ class DecodeSession(RunnerSession):
         """Rows of the graph replayed last, None after an eager run."""
         return None if self.ran_eagerly else self.runner.padded_bs
 
-    def graph_key(self) -> int:
-        return self.runner.padded_bs
+    def graph_key(self) -> Hashable:
+        return self.runner.graph_key
 
     @property
     def _padded_eagerly(self) -> bool:
@@ -297,12 +298,11 @@ class DecodeSession(RunnerSession):
 
     def static_buffers(self, key: Hashable) -> dict[str, torch.Tensor]:
         inputs = {name: getattr(self.runner.buffers, name) for name in self.inputs}
-        return {**inputs, **self._shown_metadata(key if isinstance(key, int) else None)}
+        return {**inputs, **self._shown_metadata(size_of(key))}
 
     def values_at_capture(self, key: Hashable) -> dict[str, torch.Tensor]:
-        assert isinstance(key, int)
         names = [name for name in self.compared_at_capture if name in self.inputs]
-        return {name: self._input(name, key).clone() for name in names}
+        return {name: self._input(name, size_of(key)).clone() for name in names}
 
     def used_buffers(self, batch: Batch, rows: int, tokens: int) -> dict[str, torch.Tensor]:
         """Optional inputs are read only by a batch that has them."""

@@ -478,6 +478,21 @@ DSPARK_DRAFT_EXCUSES: tuple[Excuse, ...] = (
     ),
 )
 
+_VARIANT_GRAPHS = (
+    "sglang runner_utils/capture_mode.py skip_low_ratio_indexer, skip_candidate_filtering: graphs"
+    " for short requests select every key, or among all of them; an eager run has no such variant"
+)
+_EAGER_SCORES = "an eager run scores as the graphs of the longest requests do; outputs are judged"
+_OF_CANDIDATES = (
+    "_candidate_row_lens_kernel",
+    "amax8_varlen",
+    "topk_plan",
+    "topk_transform_places",
+    "candidate_block_table",
+    "get_paged_sparse_mqa_logits_metadata",
+    "fp8_fp4_paged_sparse_mqa_logits",
+    "topk_transform_bf16",
+)
 DSV41_EXCUSES: tuple[Excuse, ...] = (
     *DSV4_EXCUSES,
     Excuse(
@@ -488,6 +503,26 @@ DSV41_EXCUSES: tuple[Excuse, ...] = (
         " it does not name, of which this is one",
         "deepseek_v4_backend.py init_cuda_graph_state: metadata of a verify never extracts it",
         where_unread=True,
+    ),
+    *(
+        Excuse(kernel, "missing", _VARIANT_GRAPHS, _EAGER_SCORES)
+        for kernel in (
+            "index_q_rope_pack_weights",
+            "fp8_fp4_paged_mqa_logits",
+            "topk_transform_paged",
+            "topk_transform",
+            *_OF_CANDIDATES,
+        )
+    ),
+    *(
+        Excuse(
+            f"DeepseekV4AttnBackend.forward_metadata.core_attn_metadata.c{ratio}_sparse_page_indices",
+            "live",
+            _VARIANT_GRAPHS,
+            "such a graph fills the indices of both ratios before any layer runs; what a layer"
+            " reads is judged by its outputs",
+        )
+        for ratio in (1, 2)
     ),
 )
 DSPARK_VERIFY_EXCUSES: tuple[Excuse, ...] = (

@@ -1,7 +1,9 @@
 """One layer of DeepSeek V4.1's attention with known weights, and the past that it finds.
 
-The layer has a compressor and an indexer of its own, as the first of several that share its keys
-(sglang configs/deepseek_v41.py, `kv_source_layer_ids`); those behind it read what it has written.
+A layer has a compressor and an indexer of its own, as the first of several that share its keys
+(sglang configs/deepseek_v41.py, `kv_source_layer_ids`), or reads what that layer has written: its
+keys, and its selection or the blocks that it leaves for an indexer of another layer
+(`index_source_layer_ids`, `candidate_source_layer_id`). Then the layer before runs whole as well.
 One table of rotations serves keys, the indexer's keys and its queries, and has columns for each: in
 the place of a rotation models of kernels add them. A query of the indexer lacks what its rotation
 adds, so that no other position than its own brings the query that `fp4_index` has.
@@ -9,10 +11,11 @@ adds, so that no other position than its own brings the query that `fp4_index` h
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from fuzzgraph import fp4_index
@@ -21,8 +24,9 @@ from fuzzgraph.compressor_layer import key_rows
 from fuzzgraph.content import Content, content_for
 from fuzzgraph.kernel_models.mxfp4 import fp4_pages, packed
 from fuzzgraph.targets.offline.stub import Stub
-from fuzzgraph.targets.sglang.attention_model import Written
+from fuzzgraph.targets.sglang.attention_model import Written, engine_layer
 from fuzzgraph.targets.sglang.compressed_model import CompressedModel, as_complex
+from fuzzgraph.targets.sglang.stubs.compressed_pool import READING_LAYER, reads_layer_before
 from fuzzgraph.world import VOCAB, IntArray
 
 __all__ = ["ENGINE_MOST_TOPK", "LowRatioModel"]
@@ -44,16 +48,27 @@ class LowRatioModel(CompressedModel):
         places = fp4_index.key_places(positions)
         self._token_keys = self._key_tokens()
         self._by_token = self._on_device(key_rows(content, np.arange(VOCAB)).float().numpy())
-        self._queries = self._query_table(places)
-        weights = self._on_device(fp4_index.head_weights()[None], torch.bfloat16)
-        self._weights = weights
+        self._queries = self._query_table(places, fp4_index.query_heads)
         table = torch.cat((self.pos_embed[:, self._keys].float(), self._on_device(places)), 1)
-        self.source = Stub(
-            layer_id=0,
-            compress_ratio=self._ratio,
-            freqs_cis=as_complex(table),
-            compressor=self._own_compressor(),
-            indexer=self._own_indexer(),
+        self._rotations = as_complex(table)
+        publishes = config.index_layer in ("source", "candidates")
+        own = self._own_indexer(is_candidate_source=publishes)
+        self.source = self._sources(0, compressor=self._own_compressor(), indexer=own)
+        self.before: Any = None
+        self.reader: Any = None
+        self._reader_queries = self._queries
+        if reads_layer_before(config):
+            self.before = engine_layer(config, content, device, layer_id=0)
+            self.layer.layer_id = READING_LAYER
+        if config.index_layer == "candidates":
+            self._reader_queries = self._query_table(places, fp4_index.candidate_heads)
+            chooses = self._indexer_of(fp4_index.candidate_weights(), uses_candidates=True)
+            self.reader = self._sources(READING_LAYER, compressor=None, indexer=chooses)
+
+    def _sources(self, layer_id: int, **parts: Any) -> Any:
+        """What of the engine's layer its backend asks for before it attends."""
+        return Stub(
+            layer_id=layer_id, compress_ratio=self._ratio, freqs_cis=self._rotations, **parts
         )
 
     def use(self, pool: Any, allocator: Any) -> None:
@@ -65,13 +80,19 @@ class LowRatioModel(CompressedModel):
         by_token = fp4_index.key_tokens()
         return self._on_device(np.hstack((by_token, np.zeros_like(by_token))), torch.bfloat16)
 
-    def _query_table(self, places: np.ndarray[Any, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+    def _query_table(
+        self, places: np.ndarray[Any, Any], heads: Callable[[IntArray, IntArray], Any]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """[VOCAB, heads * 128] and [positions, heads * 128], whose sum is a query before its
-        rotation."""
+        rotation.
+
+        Args:
+            heads: of `fp4_index`, of tokens at positions.
+        """
         tokens, positions = np.arange(VOCAB), np.arange(len(places))
-        by_token = fp4_index.query_heads(tokens, np.zeros_like(tokens))
+        by_token = heads(tokens, np.zeros_like(tokens))
         by_token[..., fp4_index.HALF :] = 0
-        by_place = fp4_index.query_heads(np.zeros_like(positions), positions)
+        by_place = heads(np.zeros_like(positions), positions)
         by_place[..., : fp4_index.HALF] = 0
         by_place[..., fp4_index.HALF :] -= places[:, None]
         first, second = (
@@ -94,25 +115,33 @@ class LowRatioModel(CompressedModel):
             norm=Stub(weight=weight, eps=_EPS),
         )
 
-    def _own_indexer(self) -> Any:
+    def _own_indexer(self, *, is_candidate_source: bool) -> Any:
         """The engine's `DeepseekV41Indexer`, likewise, of a layer that owns its keys and selects
         among all of them."""
         width = 2 * fp4_index.HALF
         weight = torch.ones(width, dtype=torch.bfloat16, device=self.embed.device)
-        return Stub(
+        return self._indexer_of(
+            fp4_index.head_weights(),
             owns_k=True,
-            is_candidate_source=False,
-            uses_candidates=False,
-            n_heads=fp4_index.HEADS,
-            n_local_heads=fp4_index.HEADS,
-            index_head_dim=width,
-            rope_head_dim=fp4_index.HALF,
-            index_topk=self._config.index_topk or ENGINE_MOST_TOPK,
+            is_candidate_source=is_candidate_source,
             k_norm=Stub(weight=weight, eps=_EPS),
             forward_wk=self._index_keys,
+        )
+
+    def _indexer_of(self, weights: npt.NDArray[Any], **parts: Any) -> Any:
+        """One with heads of these weights, which neither owns keys nor knows of candidates."""
+        held = self._on_device(weights[None], torch.bfloat16)
+        others = {"owns_k": False, "is_candidate_source": False, "uses_candidates": False}
+        return Stub(
+            n_heads=len(weights),
+            n_local_heads=len(weights),
+            index_head_dim=2 * fp4_index.HALF,
+            rope_head_dim=fp4_index.HALF,
+            index_topk=self._config.index_topk or ENGINE_MOST_TOPK,
             wq_b=lambda q: (q, None),
-            head_weights_raw=lambda x: self._weights.expand(len(x), -1).contiguous(),
+            head_weights_raw=lambda x: held.expand(len(x), -1).contiguous(),
             head_weight_scale=1.0,
+            **{**others, **parts},
         )
 
     def _index_keys(self, latent: torch.Tensor) -> torch.Tensor:
@@ -132,14 +161,36 @@ class LowRatioModel(CompressedModel):
         if self._ratio == 2:
             second = (positions % 2 * _SECOND).to(x.dtype)
             x = torch.cat((x, second[:, None].expand_as(x)), 1)
-        by_token, by_place = self._queries
+        self._run_sources(
+            self.source, self._queries, backend, x.contiguous(), input_ids, positions, forward_batch
+        )
+
+    def _run_sources(
+        self,
+        layer: Any,
+        queries: tuple[torch.Tensor, torch.Tensor],
+        backend: Any,
+        x: torch.Tensor,
+        input_ids: torch.Tensor,
+        positions: torch.Tensor,
+        forward_batch: Any,
+    ) -> None:
+        by_token, by_place = queries
         backend.forward_low_ratio_sources(
-            layer=self.source,
-            x=x.contiguous(),
+            layer=layer,
+            x=x,
             q_lora=by_token.index_select(0, input_ids) + by_place.index_select(0, positions),
             positions=positions,
             forward_batch=forward_batch,
         )
+
+    def _read_before(self, attention: Callable[..., torch.Tensor], *given: Any) -> None:
+        if self.before is not None:
+            attention(layer=self.before)
+        if self.reader is not None:
+            backend, embedded, *tokens = given
+            x = embedded[:, self._keys].to(torch.bfloat16).contiguous()
+            self._run_sources(self.reader, self._reader_queries, backend, x, *tokens)
 
     def _past_index(
         self, content: Content, slots: torch.Tensor, tokens: IntArray, positions: IntArray

@@ -116,3 +116,140 @@ def test_lengths_of_drafts_that_do_not_come_by_requests_end_a_capture(
     (finding,) = workers.findings("0.5.23", verified(kind), mutant)
     assert finding.oracle == "survival"
     assert "1 query rows do not group by 4" in finding.message
+
+
+# ---- several graphs of a size, and layers that read those before
+
+_SHORT_AND_LONG = ((45, 33), (100, 264), (30,), (264, 400), (120,), (60, 2), (300, 402))
+"""Requests for which each graph of a size is replayed, in turn."""
+_DRAFTED = ((40, 45), (49, 300), (53, 304), (125,), (130,))
+
+
+def candidates(kind: str, layer: str, **settings: Any) -> Case:
+    settings = {"candidate_blocks": 16, "index_topk": 64, **settings}
+    return paged_case(kind, _SHORT_AND_LONG, index_layer=layer, **settings)
+
+
+def drafted_candidates(kind: str, layer: str, **settings: Any) -> Case:
+    settings = {"candidate_blocks": 16, "index_topk": 64, **settings}
+    return verified(kind, _DRAFTED, index_layer=layer, **settings)
+
+
+_LAYERS = ("own", "source", "candidates", "shared")
+
+
+@pytest.mark.sglang
+@pytest.mark.parametrize(
+    ("layer", "kind"), [("source", "c2"), ("candidates", "c1"), ("candidates", "c2"), ("own", "c1")]
+)
+def test_each_graph_of_a_size_selects_the_best_keys_of_its_requests(
+    workers: Workers, layer: str, kind: str
+) -> None:
+    assert workers.findings("0.5.23", candidates(kind, layer), "sglang-dsv41") == ()
+
+
+@pytest.mark.sglang
+@pytest.mark.parametrize(("layer", "kind"), [("candidates", "c1"), ("shared", "c2")])
+def test_each_graph_of_a_size_verifies_drafts_over_the_best_keys(
+    workers: Workers, layer: str, kind: str
+) -> None:
+    case = drafted_candidates(kind, layer)
+    assert workers.findings("0.5.23", case, "sglang-dsv41-verify") == ()
+
+
+@pytest.mark.sglang
+def test_a_layer_attends_to_keys_and_selection_of_the_one_before_it(workers: Workers) -> None:
+    case = decoded("c1", index_topk=64, index_layer="shared")
+    assert workers.findings("0.5.23", case, "sglang-dsv41") == ()
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize("version", ["0.5.21", "0.5.22", "0.5.23"])
+@pytest.mark.parametrize("kind", ["c1", "c2"])
+@pytest.mark.parametrize("layer", _LAYERS)
+def test_layers_of_every_release_leave_and_take_candidates(
+    workers: Workers, version: str, kind: str, layer: str
+) -> None:
+    decodes, verifies = candidates(kind, layer), drafted_candidates(kind, layer)
+    assert workers.findings(version, decodes, "sglang-dsv41") == ()
+    assert workers.findings(version, verifies, "sglang-dsv41-verify") == ()
+
+
+def test_candidates_are_not_driven_beyond_what_bfloat16_tells_apart() -> None:
+    config = candidates("c1", "candidates", max_context_len=513).config
+    said = str(open_target("sglang-dsv41").unsupported(config))
+    assert said == "max_context_len=513: scores in bfloat16 tell fewer apart"
+
+
+def test_candidates_are_not_driven_without_a_plan() -> None:
+    config = candidates("c1", "source", topk_kernel="unplanned").config
+    assert "selects by a plan" in str(open_target("sglang-dsv41").unsupported(config))
+
+
+_OUTPUTS = ("reference", "eager")
+_CANDIDATE_MUTANTS = "tests.targets.sglang.candidate_mutants"
+
+
+@pytest.mark.sglang
+@pytest.mark.parametrize(
+    ("mutant", "kind", "layer"),
+    [
+        ("one_graph_for_all", "c1", "own"),
+        ("every_key_up_to_twice_the_limit", "c1", "own"),
+        ("pages_of_the_other_ratio", "c2", "own"),
+        ("one_block_too_few", "c1", "candidates"),
+        ("blocks_by_the_length_before", "c1", "candidates"),
+        ("newest_block_as_any_other", "c1", "candidates"),
+        ("slots_of_blocks_for_their_numbers", "c2", "candidates"),
+    ],
+)
+def test_a_change_of_one_line_shows_in_what_a_graph_of_several_attends_to(
+    workers: Workers, mutant: str, kind: str, layer: str
+) -> None:
+    findings = workers.findings("0.5.23", candidates(kind, layer), f"{_CANDIDATE_MUTANTS}:{mutant}")
+    assert "attention" in {each.buffer for each in findings if each.oracle in _OUTPUTS}
+
+
+@pytest.mark.sglang
+@pytest.mark.parametrize(
+    ("mutant", "layer"),
+    [
+        ("drafts_left_out_of_the_limit", "candidates"),
+        ("blocks_of_the_first_rows", "candidates"),
+    ],
+)
+def test_a_change_of_one_line_shows_in_what_drafts_of_several_graphs_attend_to(
+    workers: Workers, mutant: str, layer: str
+) -> None:
+    case = drafted_candidates("c1", layer)
+    findings = workers.findings("0.5.23", case, f"{_CANDIDATE_MUTANTS}:{mutant}")
+    assert "attention" in {each.buffer for each in findings if each.oracle in _OUTPUTS}
+
+
+@pytest.mark.sglang
+def test_a_second_graph_of_a_size_reads_the_metadata_that_the_first_has_left(
+    workers: Workers,
+) -> None:
+    mutant = f"{_CANDIDATE_MUTANTS}:lengths_on_the_host_for_those_on_the_device"
+    (finding,) = workers.findings("0.5.23", drafted_candidates("c1", "own"), mutant)
+    assert (finding.oracle, finding.stage) == ("survival", "capture")
+
+
+@pytest.mark.sglang
+def test_a_graph_over_metadata_that_its_size_has_left_behind_reads_another_address(
+    workers: Workers,
+) -> None:
+    mutant = f"{_CANDIDATE_MUTANTS}:capture_of_the_newest_metadata"
+    (finding,) = workers.findings("0.5.23", candidates("c1", "own"), mutant)
+    assert finding.oracle == "handover"
+    assert "lies at another address than the tensor that the graph was captured with" in (
+        finding.message
+    )
+
+
+@pytest.mark.sglang
+def test_rows_of_several_requests_that_are_scored_as_one_are_a_misuse(workers: Workers) -> None:
+    mutant = f"{_CANDIDATE_MUTANTS}:one_request_for_all_rows"
+    findings = workers.findings("0.5.23", candidates("c1", "candidates"), mutant)
+    assert any("rows of one request that follow" in each.message for each in findings)

@@ -17,7 +17,7 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -308,7 +308,7 @@ class Dsv4Session(DecodeSession):
 
     def __init__(self, config: EngineConfig, graphs: GraphEngine, *, upgrades: bool) -> None:
         self._upgrades = upgrades
-        self._read: dict[int | str, Any] = {}
+        self._read: dict[Hashable, Any] = {}
         self.inputs = input_names(config)
         self.fields = (
             *input_fields(config, 1),
@@ -332,9 +332,12 @@ class Dsv4Session(DecodeSession):
 
     def _look(self, input_ids: Any, positions: Any, forward_batch: Any, **_: Any) -> Any:
         """Takes down the metadata that the forward finds."""
-        size = "eager" if self.ran_eagerly else forward_batch.batch_size
-        self._read[size] = self.backend.forward_metadata
+        self._read["last"] = self.backend.forward_metadata
         return no_forward()
+
+    def remember(self, key: Hashable) -> None:
+        self._read[key] = self._read["last"]
+        super().remember(key)
 
     def _open_backend(self, runner: ModelRunner) -> Any:
         module: Any = engine_module(_BACKEND)
@@ -377,7 +380,7 @@ class Dsv4Session(DecodeSession):
 
     def _seen(self) -> Any:
         """The metadata that the forward of this step had before it."""
-        return self._read.get("eager" if self.ran_eagerly else self.runner.padded_bs)
+        return self._read.get("last" if self.ran_eagerly else self.graph_key())
 
     def _used(self, lens: torch.Tensor) -> dict[str, torch.Tensor]:
         core = getattr(self._seen(), "core_attn_metadata", None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -46,6 +46,11 @@ class RunnerDriver:
     def padded_bs(self) -> int:
         """Of the last replay; before any the largest captured size."""
         return int(getattr(self._engine, "bs", self._engine.max_bs))
+
+    @property
+    def graph_key(self) -> Hashable:
+        """Of the same graph; its size, unless a size has several."""
+        return self.padded_bs
 
     def capture(self) -> None:
         """The engine's own capture loop, largest size first."""

@@ -10,7 +10,7 @@ PR 20978), which the engine does itself where a case has several ranks.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -26,6 +26,8 @@ from fuzzgraph.targets.sglang.release import engine_module, has_module
 _BACKEND = "sglang.srt.model_executor.runner_backend.base_cuda_graph_backend"
 _INPUTS = "sglang.srt.model_executor.input_buffers"
 _MODES = "sglang.srt.model_executor.runner_utils.capture_mode"
+_LABELS = ("variant_label", "attention_variant")
+"""Of the engine's key of a graph: whether it has LoRA, and which keys its indexers score."""
 _WARM_UPS = 2
 """As often as the engine's own full-graph backend runs a forward before it captures."""
 
@@ -86,12 +88,33 @@ def forget_input_buffers() -> None:
     getattr(engine_module(_INPUTS), "_forward_input_buffer_pool", {}).clear()
 
 
-def backend_class(graphs: GraphEngine, on_capture: Callable[[int], None], kind: str) -> type:
+def graph_key_of(shape_key: Any) -> Hashable:
+    """What a session calls the graph that the engine has under `shape_key`: its size, and where a
+    size has several graphs a tuple of the size and what tells them apart."""
+    # sglang runner/shape_key.py; what a release's key lacks, its graphs do not differ in.
+    labels = [getattr(shape_key, name, None) for name in _LABELS]
+    return (
+        (shape_key.size, *labels) if any(label is not None for label in labels) else shape_key.size
+    )
+
+
+def size_of(key: Hashable) -> int:
+    """Rows, or tokens, of the graph that has this key.
+
+    >>> size_of(4), size_of((4, None, "candidate_all"))
+    (4, 4)
+    """
+    size = key[0] if isinstance(key, tuple) else key
+    assert isinstance(size, int)
+    return size
+
+
+def backend_class(graphs: GraphEngine, on_capture: Callable[[Any], None], kind: str) -> type:
     """A `BaseCudaGraphBackend` of this release that captures by `graphs`.
 
     Args:
         graphs: captures and replays.
-        on_capture: called with each size as soon as its graph is captured.
+        on_capture: called with the key of each graph (`graph_key_of`) as soon as it is captured.
         kind: names the graphs.
     """
     base: Any = engine_module(_BACKEND).BaseCudaGraphBackend
@@ -117,9 +140,9 @@ def backend_class(graphs: GraphEngine, on_capture: Callable[[int], None], kind: 
                 if post_warmup_hook is not None:
                     post_warmup_hook()
             with _says_that_it_captures(True):
-                captured = graphs.capture(forward_fn, key=f"{kind}/{shape_key.size}")
+                captured = graphs.capture(forward_fn, key=f"{kind}/{_name_of(shape_key)}")
             self.captured[shape_key] = captured
-            on_capture(shape_key.size)
+            on_capture(graph_key_of(shape_key))
 
         def can_run(self, forward_batch: Any, shape_key: Any) -> bool:
             return shape_key in self.captured
@@ -137,6 +160,12 @@ def backend_class(graphs: GraphEngine, on_capture: Callable[[int], None], kind: 
             self.captured.clear()
 
     return RecordedBackend
+
+
+def _name_of(shape_key: Any) -> str:
+    key = graph_key_of(shape_key)
+    parts = key if isinstance(key, tuple) else (key,)
+    return "/".join(str(part) for part in parts if part is not None)
 
 
 @contextlib.contextmanager

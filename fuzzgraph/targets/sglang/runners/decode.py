@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.ports import GraphEngine
@@ -26,7 +27,7 @@ def open_decode_runner(
     runner: ModelRunner,
     config: EngineConfig,
     graphs: GraphEngine,
-    on_capture: Callable[[int], None],
+    on_capture: Callable[[Any], None],
 ) -> RunnerDriver:
     """A decode runner of this release on `runner.attn_backend`, nothing captured yet.
 
@@ -34,7 +35,7 @@ def open_decode_runner(
         runner: with its attention backend.
         config: of the case.
         graphs: captures and replays.
-        on_capture: called with each size as soon as its graph is captured.
+        on_capture: called with the key of each graph as soon as it is captured.
     """
     forget_input_buffers()
     if has_module(decode_cuda_graph_runner.RUNNER_MODULE):

@@ -7,7 +7,7 @@ both to a `GraphEngine`; padding, sizes and order stay the engine's.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Any
 
@@ -19,7 +19,12 @@ from fuzzgraph.targets.offline.patching import replaced_names
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.release import engine_module
 from fuzzgraph.targets.sglang.runners.base import RunnerDriver
-from fuzzgraph.targets.sglang.runners.capture import backend_class, deferred_capture, on_device
+from fuzzgraph.targets.sglang.runners.capture import (
+    backend_class,
+    deferred_capture,
+    graph_key_of,
+    on_device,
+)
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner, no_forward
 
 RUNNER_MODULE = "sglang.srt.model_executor.runner.decode_cuda_graph_runner"
@@ -39,7 +44,7 @@ class DecodeCudaGraphRunnerDriver(RunnerDriver):
 
     Args:
         runner: has its attention backend.
-        on_capture: called with each size as soon as its graph is captured.
+        on_capture: called with the key of each graph as soon as it is captured.
     """
 
     _modes = RUNNER_MODULE
@@ -49,7 +54,7 @@ class DecodeCudaGraphRunnerDriver(RunnerDriver):
         runner: ModelRunner,
         config: EngineConfig,
         graphs: GraphEngine,
-        on_capture: Callable[[int], None],
+        on_capture: Callable[[Any], None],
     ) -> None:
         module = engine_module(RUNNER_MODULE)
         backend = backend_class(graphs, on_capture, "decode")
@@ -71,6 +76,12 @@ class DecodeCudaGraphRunnerDriver(RunnerDriver):
     def metadata_glue(self) -> Any:
         """The engine's graphs of preparations, where a server has switched them on."""
         return self._engine._metadata_glue
+
+    @property
+    def graph_key(self) -> Hashable:
+        """Of the graph replayed last; before any replay that of the graph captured first."""
+        captured = next(iter(self._engine.backend.captured))
+        return graph_key_of(getattr(self._engine, "_replay_graph_key", captured))
 
     def prepare(self, forward_batch: Any) -> None:
         self._engine.load_batch(forward_batch)

@@ -1,6 +1,7 @@
 """DeepSeek V4's KV pool, whose constructor allocates for a whole model, for one layer.
 
-Real are the class and its methods; here it has the buffers of one layer. A row holds numbers of
+Real are the class and its methods; here it has the buffers of one layer, and of the window of the
+layer before it where that one has its compressed keys. A row holds numbers of
 the case's dtype where the engine's holds FP8 with scales. Pages of the window are as large as all
 others (sglang kv_cache_configurator.py, once model_runner_kv_cache_mixin.py, swa_page_size). Its
 slots lie one page behind those of the request, so that a translation left out reads and writes
@@ -37,13 +38,22 @@ _FP4_INDEX_BYTES = _INDEX_WIDTH // 2 + FP4_SCALE_BYTES
 """Of a key in the cache of V4.1's indexer: values in FP4 and the exponents of their scales."""
 
 
+READING_LAYER = 1
+"""Number of the layer under test where it reads the keys of a layer before, which is 0."""
+
+
+def reads_layer_before(config: EngineConfig) -> bool:
+    """Whether the layer under test has no compressed keys of its own."""
+    return config.index_layer in ("candidates", "shared")
+
+
 def compressed_pool(config: EngineConfig, device: str) -> Any:
     """The engine's pool of one layer, which `config` says how to compress.
 
-    Beside what the engine reads it has `plane`, [slots, 1, D] the rows of the window by the
-    request's slots, and for a layer that compresses `compressed` [slots, D] and, unless each token
-    has a key, `states`; with groups of 1, 2 or 4 `index` [pages, bytes] of the indexer's keys as
-    well, and with those of 4 their `index_states`.
+    Beside what the engine reads it has `plane`, [slots, 1, D] the rows of the window of the layer
+    under test by the request's slots, and for a layer that compresses `compressed` [slots, D] and,
+    unless each token has a key, `states`; with groups of 1, 2 or 4 `index` [pages, bytes] of the
+    indexer's keys as well, and with those of 4 their `index_states`.
     """
     base: Any = engine_module(_POOL).DeepSeekV4TokenToKVPool
     rows: Any = engine_module(_POOL).DeepSeekV4SingleKVPool
@@ -51,16 +61,17 @@ def compressed_pool(config: EngineConfig, device: str) -> Any:
     page, width = config.page_size, config.head_dim
     slots = (config.kv_pool_pages + FIRST_PAGE) * page
     ratio = compression_ratio(config)
+    layers = 1 + READING_LAYER if reads_layer_before(config) else 1
 
     class Rows(rows):  # type: ignore[misc]
         """Pages of rows, as `create_buffer` would allocate them in FP8."""
 
-        def __init__(self, count: int, page_size: int) -> None:
+        def __init__(self, count: int, page_size: int, layers: int = 1) -> None:
             self.page_size, self.kv_cache_total_dim = page_size, width
             self.start_layer = 0
             self.dtype = self.store_dtype = dtype
-            whole = torch.zeros(count // page_size, page_size * width, dtype=dtype, device=device)
-            self.kv_buffer = [whole]
+            shape = count // page_size, page_size * width
+            self.kv_buffer = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(layers)]
 
     class Pool(base):  # type: ignore[misc]
         present_ratios = _V41_RATIOS if ratio in _V41_RATIOS else _V4_RATIOS
@@ -78,10 +89,10 @@ def compressed_pool(config: EngineConfig, device: str) -> Any:
             self.page_size = page
             self.swa_page_size = self.swa_window_size = page
             self.kv_lora_rank = config.v_head_dim
-            self.swa_kv_pool = Rows(slots + page, page)
+            self.swa_kv_pool = Rows(slots + page, page, layers)
             if hasattr(rows, "kv_layout"):
                 self.kv_layout = rows.kv_layout
-            self.plane = self.swa_kv_pool.kv_buffer[0].view(-1, 1, width)[page:]
+            self.plane = self.swa_kv_pool.kv_buffer[-1].view(-1, 1, width)[page:]
             self.dtype = self.plane.dtype
             # The last entry answers for the slot -1 (sglang SWATokenToKVPoolAllocator).
             shifted = torch.arange(slots + 1, device=device) + page
@@ -91,7 +102,8 @@ def compressed_pool(config: EngineConfig, device: str) -> Any:
             self._open_indexer()
             if ratio:
                 extra = Rows(slots // ratio, page // ratio)
-                self.layer_mapping = [(ratio, 0, extra)]
+                # Layers that share keys have one place (sglang _init_compressed_layer_mapping).
+                self.layer_mapping = [(ratio, 0, extra)] * layers
                 self.compressed = extra.kv_buffer[0].view(-1, width)
                 if ratio > 1:
                     self.states = self._states(width)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 
-from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu
+from fuzzgraph.targets.offline.cuda_on_cpu import DEVICE, cuda_on_cpu
 from fuzzgraph.targets.offline.import_stubs import server_lacks
 from fuzzgraph.targets.sglang.release import engine_module, has_module
 
@@ -17,9 +18,9 @@ _NOT_WITH_CUDA = {"aiter": "ROCm"}
 
 
 @contextlib.contextmanager
-def cuda_server() -> Iterator[None]:
+def cuda_server(names: Mapping[str, Any] = DEVICE) -> Iterator[None]:
     """Around the engine's code: `cuda_on_cpu`, and packages of other devices cannot be called."""
-    with cuda_on_cpu(), server_lacks(_NOT_WITH_CUDA):
+    with cuda_on_cpu(names), server_lacks(_NOT_WITH_CUDA):
         yield
 
 
