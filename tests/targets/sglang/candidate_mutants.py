@@ -7,7 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from fuzzgraph.case import Mode
+from fuzzgraph.targets.sglang.attention_model import in_forward_context
 from fuzzgraph.targets.sglang.backends.dsv41 import Dsv41Target
+from fuzzgraph.targets.sglang.forward_batch.data_ranks import pad_for_ranks
 from fuzzgraph.targets.sglang.release import engine_module
 from tests.targets.sglang.changed_lines import (
     change_line,
@@ -28,6 +30,7 @@ __all__ = [
     "one_graph_for_all",
     "one_request_for_all_rows",
     "pages_of_the_other_ratio",
+    "planned_before_it_is_padded",
     "slots_of_blocks_for_their_numbers",
 ]
 
@@ -192,6 +195,27 @@ def one_request_for_all_rows() -> Dsv41Target:
         "return buf[:rows]",
         "return torch.zeros_like(buf[:rows])",
     )
+
+
+def planned_before_it_is_padded() -> Dsv41Target:
+    """eager_runner.py without its third condition: a verify without a graph, which its worker has
+    planned, is not planned again when it is padded for other ranks."""
+
+    def change(session: Any) -> None:
+        prepare = session._prepare_eagerly
+
+        def forward() -> None:
+            given = session._last_batch
+            if given.forward_mode.is_idle():
+                return
+            prepare()
+            with in_forward_context(session.backend, given):
+                pad_for_ranks(given, session._model_runner)
+                session._attention.forward(given.input_ids, given.positions, given)
+
+        session._forward_eagerly = forward
+
+    return _target("target_verify", change)
 
 
 def blocks_of_the_first_rows() -> Dsv41Target:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from fuzzgraph.case import Case
+from fuzzgraph.case import Case, ReplayStep, validate
 from fuzzgraph.targets import open_target
 from tests.targets.sglang.released import Workers
 from tests.targets.sglang.test_dsv4 import paged_case
@@ -177,7 +177,7 @@ def test_layers_of_every_release_leave_and_take_candidates(
 
 
 def test_candidates_are_not_driven_beyond_what_bfloat16_tells_apart() -> None:
-    config = candidates("c1", "candidates", max_context_len=513).config
+    config = replace(candidates("c1", "candidates").config, max_context_len=513)
     said = str(open_target("sglang-dsv41").unsupported(config))
     assert said == "max_context_len=513: scores in bfloat16 tell fewer apart"
 
@@ -253,3 +253,34 @@ def test_rows_of_several_requests_that_are_scored_as_one_are_a_misuse(workers: W
     mutant = f"{_CANDIDATE_MUTANTS}:one_request_for_all_rows"
     findings = workers.findings("0.5.23", candidates("c1", "candidates"), mutant)
     assert any("rows of one request that follow" in each.message for each in findings)
+
+
+# ---- data-parallel ranks
+
+
+def beside_a_larger_rank(kind: str, via: str) -> Case:
+    """A verify of one row on a rank beside one with two, and then one without any."""
+    case = drafted_candidates(kind, "own", dp_size=2, candidate_blocks=0)
+    rows = tuple(replace(row, seq_len=40) for row in case.steps[0].rows[:1])
+    steps = (
+        ReplayStep(mode="target_verify", rows=rows, via=via, other_ranks=(2,)),
+        ReplayStep(mode="idle", finish=(0,), other_ranks=(1,)),
+    )
+    return validate(replace(case, steps=steps))
+
+
+@pytest.mark.sglang
+@pytest.mark.parametrize("via", ["graph", "eager"])
+def test_a_rank_verifies_beside_a_larger_one_and_without_requests(
+    workers: Workers, via: str
+) -> None:
+    case = beside_a_larger_rank("c1", via)
+    assert workers.findings("0.5.23", case, "sglang-dsv41-verify") == ()
+
+
+@pytest.mark.sglang
+def test_a_verify_that_is_not_planned_again_for_other_ranks_is_refused(workers: Workers) -> None:
+    mutant = f"{_CANDIDATE_MUTANTS}:planned_before_it_is_padded"
+    (finding,) = workers.findings("0.5.23", beside_a_larger_rank("c1", "eager"), mutant)
+    assert finding.oracle == "survival"
+    assert "out_loc must be [8]; got [4]" in finding.message

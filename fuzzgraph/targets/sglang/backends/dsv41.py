@@ -8,8 +8,8 @@ what compresses and packs is compiled, and DeepGEMM scores. Real are what `dsv4`
 the metadata of both ratios with its Triton kernels, the backend's calls of compressor and indexer,
 the indexer's selection among all keys and among candidates, tables of its pages, and the choice
 among several graphs of a size. Not driven are metadata of a verify that is made before its graph,
-verifies of several data-parallel ranks, and logits in bfloat16 of layers that select among all
-keys, which make different ones equally good.
+windows by request, and logits in bfloat16 of layers that select among all keys, which make
+different ones equally good.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from fuzzgraph.capabilities import unsupported_setting
-from fuzzgraph.case import EngineConfig, Mode
+from fuzzgraph.case import EngineConfig
 from fuzzgraph.compressor_layer import CANDIDATE_BLOCK, key_rows
 from fuzzgraph.content import content_for
 from fuzzgraph.fp4_index import CANDIDATE_POSITIONS
@@ -87,11 +87,6 @@ class Dsv41Target(Dsv4Target):
         index_layers=("own", "source", "candidates", "shared"),
     )
 
-    def __init__(self, name: str, mode: Mode = "decode") -> None:
-        super().__init__(name, mode)
-        if mode == "target_verify":  # idle ranks hand over a batch that DSpark makes for them
-            self.capabilities = self.capabilities.replace(max_dp_size=1)
-
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> Dsv41Session:
         return Dsv41Session(config, graphs, upgrades=True)
 
@@ -103,13 +98,13 @@ class Dsv41Target(Dsv4Target):
         said = super().refused(config) or unsupported_setting(self.capabilities, config)
         if said:
             return said
-        rows = key_rows(content_for(config), np.arange(VOCAB))
         selects = config.index_layer in ("source", "candidates")
         if selects and config.topk_kernel == "unplanned":
             # sglang dsv4/v41_indexer/sparse_table.py publish_decode: it calls the newer one alone
             return f"index_layer={config.index_layer!r} selects by a plan, whatever a server says"
         if config.index_layer == "candidates" and config.max_context_len > CANDIDATE_POSITIONS:
             return f"max_context_len={config.max_context_len}: scores in bfloat16 tell fewer apart"
+        rows = key_rows(content_for(config), np.arange(VOCAB))
         if len(rows.unique(dim=0)) < VOCAB:
             return f"head_dim={config.head_dim}: two tokens have one key, and an indexer two"
         return None
