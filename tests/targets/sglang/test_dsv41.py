@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from msgspec.structs import replace
@@ -258,7 +258,7 @@ def test_rows_of_several_requests_that_are_scored_as_one_are_a_misuse(workers: W
 # ---- data-parallel ranks
 
 
-def beside_a_larger_rank(kind: str, via: str) -> Case:
+def beside_a_larger_rank(kind: str, via: Literal["graph", "eager"]) -> Case:
     """A verify of one row on a rank beside one with two, and then one without any."""
     case = drafted_candidates(kind, "own", dp_size=2, candidate_blocks=0)
     rows = tuple(replace(row, seq_len=40) for row in case.steps[0].rows[:1])
@@ -272,7 +272,7 @@ def beside_a_larger_rank(kind: str, via: str) -> Case:
 @pytest.mark.sglang
 @pytest.mark.parametrize("via", ["graph", "eager"])
 def test_a_rank_verifies_beside_a_larger_one_and_without_requests(
-    workers: Workers, via: str
+    workers: Workers, via: Literal["graph", "eager"]
 ) -> None:
     case = beside_a_larger_rank("c1", via)
     assert workers.findings("0.5.23", case, "sglang-dsv41-verify") == ()
