@@ -240,9 +240,8 @@ class Batch:
     @property
     def own_state_slots(self) -> IntArray:
         """[n] all recurrent-state slots that the step may write."""
-        if len(self.draft_state_slots):
-            return self.draft_state_slots.ravel()
-        return np.concatenate((self.state_slots, self.track_slots[self.state_tracked > 0]))
+        own = self.draft_state_slots.ravel() if len(self.draft_state_slots) else self.state_slots
+        return np.concatenate((own, self.track_slots[self.state_tracked > 0]))
 
     def freed_pages(self) -> IntArray:
         """[raw_bs] leading pages that lie wholly behind the window of the KV cache group."""

@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from fuzzgraph.capabilities import Capabilities, prompt_interval
 from fuzzgraph.case import DIMENSIONS
 from fuzzgraph.strategies.config_features import Fields
 
+_DRAWN: Mapping[tuple[str, ...], tuple[int, ...]] = {
+    ("decode",): (0, 4, 0, 8, 0, 4),
+    ("target_verify",): (0, 4, 8, 4, 0, 8),
+    ("draft_extend",): (0, 4, 0, 0, 8, 0),
+}
+"""Modes of a config -> intervals in tokens, 0 for none."""
+
 
 def tracked_states(fields: Fields, can: Capabilities) -> None:
-    """Half the configs of a target that keeps states for a prefix cache do so, in decodes behind 4
-    or 8 tokens or a page."""
-    tracks = can.state_tracking and fields["recurrent_state"]
-    if tracks and fields["modes"] == ("prefill",):
+    """Half the configs of a target that keeps states for a prefix cache do so, and a third of those
+    whose draft model is told of them: behind 4 or 8 tokens, no fewer than drafts, or a page."""
+    modes = fields["modes"]
+    tracks = can.state_tracking and (fields["recurrent_state"] or modes == ("draft_extend",))
+    if tracks and modes == ("prefill",):
         _tracked_prompts(fields, can)
-    elif not tracks or fields["modes"] != ("decode",):
+    elif not tracks or modes not in _DRAWN or _draws_trees(fields):
         fields["state_track_interval"] = DIMENSIONS["state_track_interval"].default
     elif not fields["state_track_interval"]:
         # By a size that every case draws, so that each of them comes as often.
-        drawn = (0, 4, 0, 8, 0, 4)[fields["max_context_len"] % 6]
+        drawn = _DRAWN[modes][fields["max_context_len"] % 6]
+        drawn = max(drawn, fields["draft_tokens"]) if drawn else 0
         fields["state_track_interval"] = drawn + -drawn % fields["page_size"]
+
+
+def _draws_trees(fields: Fields) -> bool:
+    return bool(fields["modes"] == ("target_verify",) and fields["spec_topk"] > 1)
 
 
 def _tracked_prompts(fields: Fields, can: Capabilities) -> None:

@@ -110,14 +110,22 @@ def _check_chunks(config: EngineConfig) -> None:
 
 def _check_tracking(config: EngineConfig) -> None:
     interval, modes = config.state_track_interval, config.modes
-    tracks = config.recurrent_state and modes in (("decode",), ("prefill",))
-    if interval and not tracks:
+    tracks = config.recurrent_state and modes in (("decode",), ("prefill",), ("target_verify",))
+    # A draft model has no states where the model that it drafts for has some.
+    if interval and not tracks and modes != ("draft_extend",):
         refuse(
             "config.state_track_interval",
             interval,
-            "needs recurrent_state and modes=['decode'] or ['prefill']; got "
-            f"{config.recurrent_state} and {list(modes)}",
+            "needs recurrent_state and modes=['decode'], ['prefill'] or ['target_verify'], or "
+            f"modes=['draft_extend']; got {config.recurrent_state} and {list(modes)}",
             "Change them, or use 0 to keep no states.",
+        )
+    if interval and "target_verify" in modes and config.spec_topk > 1:
+        refuse(
+            "config.state_track_interval",
+            interval,
+            f"is not said of trees of drafts; got spec_topk={config.spec_topk}",
+            "Use spec_topk=1, or 0 to keep no states.",
         )
     if interval % config.page_size:
         refuse(

@@ -179,7 +179,7 @@ class Scheduler:
         encoder_pages = self._take_pages(-(-row.encoder_len // config.page_size), request)
         return _Request(
             row=self.rows.take(1)[0],
-            state_slots=self.states.take(self.slots_each) if config.recurrent_state else [],
+            state_slots=self.states.take(self.slots_each),
             tokens=self.tokens[request],
             mrope=self.mrope.get(request, _NONE),
             shared=bool(self.prefix),
@@ -217,8 +217,7 @@ class Scheduler:
         self.pages.give_back(own + request.encoder_pages + windowed)
         self.names.give_back(request.names[len(self.prefix_names) if request.shared else 0 :])
         self.rows.give_back([request.row])
-        if self.config.recurrent_state:
-            self.states.give_back(request.state_slots)
+        self.states.give_back(request.state_slots)
         if self.prefix_pages and not self.requests:
             self.pages.give_back(self.prefix_pages)
             self.names.give_back(self.prefix_names)
@@ -296,7 +295,7 @@ class Scheduler:
         if step.mode == "target_verify":
             parents = self._draw_trees(index, rows, kv_positions, kv_offsets)
         encoder_lens, encoder_slots, encoder_tokens = self._encoders(live)
-        track_slots, tracked_lens = self._track(step, live)
+        track_slots, tracked_lens = self._track(index, step, live)
         kept_tokens, new_states = self._verify_states(rows, live)
         bs = len(rows)
         if step.mode == "draft":
@@ -363,16 +362,23 @@ class Scheduler:
         drafts = self.config.draft_adapter and self.config.drafted_blocks != "none"
         return DRAFT_ADAPTER if drafts else row.adapter
 
-    def _track(self, step: ReplayStep, live: list[_Request]) -> tuple[IntArray, IntArray]:
+    def _track(
+        self, index: int, step: ReplayStep, live: list[_Request]
+    ) -> tuple[IntArray, IntArray]:
         """Where a copy of each row's state goes, and behind how many tokens the step makes one."""
         interval = self.config.state_track_interval
         if not interval:
             return _NONE, _NONE
         slots = ints([r.state_slots[self.states_each + r.tracked % TRACK_SLOTS] for r in live])
-        lens = [tracked_len(step.mode, row, interval) for row in step.rows]
+        lens = [self._tracked_len(index, step, row) for row in step.rows]
         for request, tracked in zip(live, lens, strict=True):
             request.tracked += tracked > 0
-        return slots, ints(lens)
+        # The verify before a draft-extend has made the copy.
+        return slots, ints([0] * len(lens) if step.mode == "draft_extend" else lens)
+
+    def _tracked_len(self, index: int, step: ReplayStep, row: BatchRow) -> int:
+        stays = self.accepted.get((index, row.request), row.new_tokens)
+        return tracked_len(step.mode, row, self.config.state_track_interval, stays)
 
     def _draft_states(self, live: list[_Request]) -> IntArray:
         if not verifies_states(self.config):

@@ -595,6 +595,17 @@ PREFILL_EXCUSES: tuple[Excuse, ...] = (
     ),
 )
 
+HYBRID_VERIFY_EXCUSES: tuple[Excuse, ...] = (
+    *EXCUSES,
+    Excuse(
+        "*.forward_batch.mamba_track_indices",
+        "missing",
+        "sglang decode_cuda_graph_runner.py enable_mamba_track: graphs of a verify keep no states",
+        "the commit behind a verify keeps them, and is told where by the scheduler's batch",
+        where_unread=True,
+    ),
+)
+
 HYBRID_PREFILL_EXCUSES: tuple[Excuse, ...] = (
     *PREFILL_EXCUSES,
     Excuse(

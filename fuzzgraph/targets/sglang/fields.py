@@ -64,7 +64,7 @@ def input_fields(config: EngineConfig, fill: int, lens: str = "") -> tuple[Field
         "num_token_non_padded": common.value("num_token_non_padded", source=_COUNT),
         **{name: _of_ranks(name) for name in RANK_COUNTS},
         "encoder_lens": Field("encoder_lens", "requests", "length", common.FREE, source=_ONCE),
-        "mamba_track_indices": _tracked("mamba_track_indices", "state", "track_slots"),
+        "mamba_track_indices": track_slots(_TRACKED),
         "mamba_track_mask": _tracked("mamba_track_mask", "nothing", "state_tracked"),
     }
     names = input_names(config)
@@ -79,18 +79,23 @@ def tracked_fields(config: EngineConfig) -> tuple[Field, ...]:
     """What a batch of prompts says of the states that the prefix cache keeps."""
     if not config.state_track_interval:
         return ()
-    slots, mask, lens = TRACKED_PROMPTS
+    _, mask, lens = TRACKED_PROMPTS
     return (
-        _tracked(slots, "state", "track_slots"),
+        track_slots(_TRACKED),
         _tracked(mask, "nothing", "state_tracked"),
         _tracked(lens, "nothing", TOLD),
     )
 
 
-def _tracked(name: str, selects: Selects, repeats: str) -> Field:
+def _tracked(name: str, selects: Selects, repeats: str, source: str = _TRACKED) -> Field:
     """What a batch says of the states that the prefix cache keeps."""
     zero = PaddingRule("fill", 0)
-    return Field(name, "requests", selects, zero, source=_TRACKED, repeats=repeats)
+    return Field(name, "requests", selects, zero, source=source, repeats=repeats)
+
+
+def track_slots(source: str) -> Field:
+    """Where the state of each row goes that the prefix cache keeps next; padded rows have none."""
+    return _tracked("mamba_track_indices", "state", "track_slots", source)
 
 
 def window_fields(lens: str) -> tuple[Field, ...]:
@@ -140,6 +145,8 @@ def input_names(config: EngineConfig) -> tuple[str, ...]:
         names += RANK_COUNTS
     if config.max_encoder_len:
         names.append("encoder_lens")
-    if config.state_track_interval:
+    # A server that speculates keeps states behind a verify, without the runner (sglang
+    # decode_cuda_graph_runner.py, enable_mamba_track).
+    if config.state_track_interval and config.modes == ("decode",):
         names += ["mamba_track_indices", "mamba_track_mask"]
     return tuple(names)

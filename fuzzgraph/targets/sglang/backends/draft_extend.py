@@ -82,6 +82,7 @@ class DraftExtendTarget(DraftTarget):
             max_tp_size=own.max_tp_size,
             max_dp_size=own.max_dp_size,
             idle_alone=own.idle_alone,
+            state_tracking=own.state_tracking,
             two_batch_overlap=False,
             backends_beside=("none",),
             trtllm_kernels=("trtllm_gen",),

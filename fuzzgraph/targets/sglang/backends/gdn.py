@@ -33,6 +33,8 @@ from fuzzgraph.targets.sglang.backends.triton import (
 )
 from fuzzgraph.targets.sglang.decode_session import DATA_RANKS
 from fuzzgraph.targets.sglang.delta_net_model import LAYER, DeltaNetModel
+from fuzzgraph.targets.sglang.excuses import HYBRID_VERIFY_EXCUSES
+from fuzzgraph.targets.sglang.forward_batch.committed_states import COMMITS_SINCE, commit_states
 from fuzzgraph.targets.sglang.hybrid_model import HybridModel, split_recurrent
 from fuzzgraph.targets.sglang.release import (
     SGLANG,
@@ -103,7 +105,8 @@ class DeltaNetSession(TritonSession):
     """The first release whose servers keep states of such layers for their prefix cache."""
 
     def __init__(self, config: EngineConfig, graphs: GraphEngine) -> None:
-        demand_tracking(config, self.tracking_since)
+        first = COMMITS_SINCE if "target_verify" in config.modes else self.tracking_since
+        demand_tracking(config, max(first, self.tracking_since))
         super().__init__(config, graphs)
 
     def _more_fields(self, config: EngineConfig) -> tuple[Field, ...]:
@@ -173,10 +176,13 @@ class DeltaNetSession(TritonSession):
         """What a worker does with the states of a verify that stayed, once it has sampled."""
         if not self._verifies or not batch.raw_bs:
             return
-        stayed = torch.from_numpy(batch.stayed_lens - batch.cached_lens)
-        last = (stayed - 1).to(self._model_runner.device)
         with self.engine_runs(batch):
-            self.backend.update_mamba_state_after_mtp_verify(last, None, None, None)
+            if is_before(COMMITS_SINCE):
+                stayed = torch.from_numpy(batch.stayed_lens - batch.cached_lens)
+                last = (stayed - 1).to(self._model_runner.device)
+                self.backend.update_mamba_state_after_mtp_verify(last, None, None, None)
+            else:
+                commit_states(batch, self._model_runner)
 
     def promised_outputs(self, mode: Mode) -> tuple[str, ...]:
         return (*super().promised_outputs(mode), *(() if mode == "idle" else (self.output,)))
@@ -206,6 +212,12 @@ class RecurrentTarget(SglangTarget):
             return f"{longest} is more than the {self.positions} positions of a row"
         return super().refused(config)
 
+    def unserved(self, config: EngineConfig) -> str | None:
+        interval, drafts = config.state_track_interval, config.draft_tokens
+        if interval and "target_verify" in config.modes and interval < drafts:
+            return f"server_args.py refuses mamba_track_interval={interval} below {drafts} drafts"
+        return super().unserved(config)
+
     def load(self) -> None:
         super().load()
         with cuda_on_cpu():
@@ -229,6 +241,8 @@ class DeltaNetTarget(RecurrentTarget, TritonTarget):
     def __init__(self, name: str, mode: Literal["decode", "target_verify"]) -> None:
         super().__init__(name, mode)
         self.about = f"{self.layer} beside Triton attention, {mode} graphs"
+        if mode == "target_verify":
+            self.excuses = HYBRID_VERIFY_EXCUSES
         self.capabilities = self.capabilities.replace(
             modes=(mode, "idle") if self.ranks else (mode,),
             max_context_len=POSITIONS,
@@ -237,7 +251,7 @@ class DeltaNetTarget(RecurrentTarget, TritonTarget):
             recurrent_only=True,
             max_wide_batch=0,  # chunks of lanes take half a minute for each step of such a batch
             recurrent_verify=mode == "target_verify",
-            state_tracking=mode == "decode",
+            state_tracking=True,
             few_states=mode == "decode",
             # A server's decode follows a prompt.
             min_seq_len=2,

@@ -140,13 +140,14 @@ def _token_counts(struct: type, num_tokens: int, device: str) -> dict[str, Any]:
 
 def _tracked(batch: Batch, device: str) -> dict[str, torch.Tensor]:
     """Which states the prefix cache keeps, and where (ScheduleBatch.prepare_for_decode); an idle
-    batch does not say."""
+    batch does not say. A verify, and the draft-extend behind it, have no mask (sglang spec_utils.py
+    `prepare_mamba_track_for_verify`)."""
     if not len(batch.track_slots):
         return {}
-    return {
-        "mamba_track_indices": engine_tensor(batch.track_slots, device),
-        "mamba_track_mask": engine_tensor(batch.state_tracked, device).bool(),
-    }
+    slots = {"mamba_track_indices": engine_tensor(batch.track_slots, device)}
+    if batch.mode in ("target_verify", "draft_extend"):
+        return slots
+    return {**slots, "mamba_track_mask": engine_tensor(batch.state_tracked, device).bool()}
 
 
 def _encoders(batch: Batch, runner: ModelRunner) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.observation import Field, PaddingRule
 from fuzzgraph.targets.offline import fields
-from fuzzgraph.targets.sglang.fields import RANK_COUNTS, input_fields
+from fuzzgraph.targets.sglang.fields import RANK_COUNTS, input_fields, track_slots
 from fuzzgraph.targets.sglang.runners.draft_cuda_graph_runners import (
     DRAFT,
     DRAFT_EXTEND,
@@ -19,6 +19,7 @@ _CHOSEN = "sglang eagle_draft_cuda_graph_runner.py: tokens of padded rows index 
 _PADS = "forward_batch_info.py _pad_inputs_to_size"
 _WIDTH = f"sglang eagle_draft_extend_cuda_graph_runner.py, {_PADS}: padded rows get the whole width"
 _BESIDE = f"sglang {_PADS}: padded rows have no past"
+_TRACKED = "sglang draft_checkpoint.py refresh_track_indices: padded rows get the reserved slot"
 
 
 COUNTED = RANK_COUNTS[0]
@@ -26,11 +27,12 @@ COUNTED = RANK_COUNTS[0]
 one of its steps."""
 
 
-def draft_inputs(kind: RunnerKind, *, ranks: bool = False) -> list[str]:
+def draft_inputs(kind: RunnerKind, *, ranks: bool = False, tracks: bool = False) -> list[str]:
     """Static buffers that a replay reads.
 
     Args:
         ranks: whether there are other data-parallel ranks.
+        tracks: whether the model that is drafted for keeps states for its prefix cache.
     """
     names = ["positions", "req_pool_indices", "seq_lens", "seq_lens_cpu"]
     if kind is not FROZEN:
@@ -39,6 +41,7 @@ def draft_inputs(kind: RunnerKind, *, ranks: bool = False) -> list[str]:
         names.append("topk_index")
     if kind in (DRAFT_EXTEND, MULTI_LAYER):
         names += ["input_ids", "extend_seq_lens"]
+        names += ["mamba_track_indices"] if tracks else []
     if kind is DRAFT_EXTEND:  # with several layers, counts choose among tokens, no memory
         names += ["num_accept_tokens", "accept_length"]
         names += [COUNTED] if ranks else []
@@ -79,4 +82,5 @@ def draft_fields(config: EngineConfig, fill: int, extends: bool, packed: bool) -
         fields.lengths(name, fill=0, repeats="cached_lens", source=_BESIDE)
         for name in ("extend_prefix_lens", "extend_prefix_lens_cpu")
     )
-    return (*common, total, *widths, mirror, *past)
+    tracked = (track_slots(_TRACKED),) if config.state_track_interval else ()
+    return (*common, total, *widths, mirror, *past, *tracked)

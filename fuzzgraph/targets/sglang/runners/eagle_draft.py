@@ -92,6 +92,10 @@ _STOOD_IN_FOR = {
 _WINDOWS = (0, 5, 21)
 """The first release whose drafts have slots of a sliding window."""
 
+_TRACKS = (0, 5, 22)
+"""The first release whose draft-extends are told where the model that they draft for keeps states
+for its prefix cache."""
+
 _NO_GRAPH = "sglang draft-extend runner, can_run: a rank has more rows than the largest graph"
 """Of steps that are padded behind their metadata, whose sizes are those of the batch alone."""
 
@@ -125,6 +129,7 @@ class DraftTarget(SglangTarget):
             max_spec_topk=self._kind.max_topk,
             max_draft_tokens=4,
             capture_beyond_pool=True,
+            state_tracking=self._kind in (DRAFT_EXTEND, MULTI_LAYER),
             swa_window=computes,
             prefix_by_group=False,
         )
@@ -137,7 +142,10 @@ class DraftTarget(SglangTarget):
         return None
 
     def unserved(self, config: EngineConfig) -> str | None:
-        chain = config.spec_steps + 1
+        chain, interval = config.spec_steps + 1, config.state_track_interval
+        if 0 < interval < config.draft_tokens:
+            least = f"{config.draft_tokens} drafts"
+            return f"server_args.py refuses mamba_track_interval={interval} below {least}"
         if self._kind is not DRAFT or config.spec_topk > 1 or config.draft_tokens == chain:
             return None
         steps, drafts = f"spec_steps={config.spec_steps}", f"draft_tokens={config.draft_tokens}"
@@ -172,13 +180,19 @@ class DraftSession(DecodeSession):
                 "of a draft the window's slots of all steps (flashattention_backend.py, "
                 "_init_full_cg_decode_metadata), which its buffer cannot hold"
             )
+        if config.state_track_interval and is_before(_TRACKS):
+            raise NotInRelease(
+                f"sglang {release()} does not tell draft models where states are kept: "
+                "state_track_interval must be 0"
+            )
         self._kind = kind
         self._batch: Batch | None = None
         self._packed = packs_accepted_tokens() and kind is DRAFT_EXTEND
         self._extends = kind in (DRAFT_EXTEND, MULTI_LAYER)
         self.pads_for_ranks = kind is DRAFT_EXTEND and not self._packed
         self._beside_ranks: Extended | None = None
-        self.inputs = draft_inputs(kind, ranks=config.dp_size > 1)
+        tracks = config.state_track_interval > 0
+        self.inputs = draft_inputs(kind, ranks=config.dp_size > 1, tracks=tracks)
         self.fields = draft_fields(config, self._fill(config), self._extends, self._packed)
         self._captured: dict[Hashable, tuple[torch.Tensor, ...]] = {}
         self._model: DraftModel | None = None

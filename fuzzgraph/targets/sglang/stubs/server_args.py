@@ -123,6 +123,10 @@ class Configuration:
         values |= split_backends.arguments(config, backend)
         values |= {name: value for name, value in more.items() if _is_argument(name)}
         self.server_args = _arguments(values)
+        if config.state_track_interval and "target_verify" in config.modes:
+            # Behind multiples of its kernels' chunk, of 64 tokens, and of the interval a server
+            # keeps states; here a chunk is a page (sglang runtime_context.py `mamba_track_grid`).
+            self.server_args._mamba_cache_chunk_size = config.page_size
         self.use()
 
     def describe(self, model: Any) -> None:
