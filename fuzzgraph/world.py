@@ -162,8 +162,8 @@ class Batch:
     """[raw_bs] recurrent-state slot that a copy of the state goes to where `state_tracked` says so;
     empty without `state_track_interval`."""
     tracked_lens: IntArray
-    """[raw_bs] tokens of the row behind which that state lies; 0 where the step keeps none. Empty
-    where `track_slots` is."""
+    """[raw_bs] tokens of the row behind which that state lies; 0 where the step keeps none, as in a
+    draft-extend, before which a verify has kept it. Empty where `track_slots` is."""
     rank_sizes: IntArray
     """[dp_size] live rows of each data-parallel rank, or tokens where steps are prefills, with this
     one's at its place."""

@@ -264,11 +264,14 @@ class EngineConfig(Record, frozen=True, kw_only=True):
     """Tokens of a chunk, whole pages of them: a query sees keys of its own chunk alone. 0: all."""
     state_track_interval: Annotated[int, Dimension(
         bounds=(0, 1 << 17), needs=Switch("state_tracking"), edge="state track",
-        label="state tracking", group="features", carried_by=("mamba_track_mask",)
+        label="state tracking", group="features", 
+        carried_by=("mamba_track_mask", "mamba_track_indices"),
     )] = 0
     """Tokens between the states that an engine keeps of a request for its prefix cache: a decode
     that reaches a multiple copies the state to another slot, and so does a prompt with the state
-    behind as many whole intervals as it computes. 0: none are kept."""
+    behind as many whole intervals as it computes, and a verify with the state behind the last
+    multiple that its tokens which stay reach. A draft-extend is told of the slots. 0: none are
+    kept."""
     state_pool_size: Annotated[int, Dimension(
         bounds=(0, 4096), needs=Switch("few_states"), label="few states", group="features"
     )] = 0

@@ -445,6 +445,44 @@ def test_rows_take_their_kept_states_along() -> None:
     assert turned.state_tracked.tolist() == [0, 1]
 
 
+VERIFIES: dict[str, Any] = {**TRACKED, "draft_tokens": 3}
+
+
+def verified(*lengths: int) -> list[Batch]:
+    """A request whose verifies of three tokens end at these lengths."""
+    steps = [step(row(0, length, 3), mode="target_verify") for length in lengths]
+    return planned(*steps, **VERIFIES)
+
+
+def test_a_verify_keeps_the_state_behind_the_boundary_that_its_tokens_reach_or_pass() -> None:
+    lens = [int(batch.tracked_lens[0]) for batch in verified(7, 10, 12, 15)]
+    # From 4 to 7, from 7 to 9 with one draft rejected, from 9 to 12, and from 12 on.
+    assert lens == [0, 8, 12, 0]
+
+
+def test_a_verify_keeps_no_state_where_it_rejects_the_drafts_that_reach_the_boundary() -> None:
+    first, second = verified(8, 9)
+    assert first.stayed_lens.tolist() == [6] and first.tracked_lens.tolist() == [0]
+    assert first.track_slots.tolist() == second.track_slots.tolist()
+
+
+def test_states_behind_verifies_take_two_slots_in_turn_beside_those_of_drafts() -> None:
+    batches = verified(10, 13, 16)
+    slots = [int(batch.track_slots[0]) for batch in batches]
+    assert slots[0] == slots[2] != slots[1]
+    drafts = batches[0].draft_state_slots.ravel().tolist()
+    assert not {*slots} & {*drafts}
+    assert batches[0].own_state_slots.tolist() == [*drafts, slots[0]]
+
+
+def test_a_draft_extend_is_told_of_slots_and_keeps_no_state() -> None:
+    steps = [step(row(0, end, 2), mode="draft_extend") for end in (3, 5, 7)]
+    told = {**TRACKED, "recurrent_state": False, "draft_tokens": 2}
+    first, second, third = planned(*steps, **told)
+    assert not first.state_tracked.any() and not second.state_tracked.any()
+    assert first.track_slots.tolist() == second.track_slots.tolist() != third.track_slots.tolist()
+
+
 def test_without_an_interval_no_states_are_kept() -> None:
     (batch,) = planned(step(row(0, 4)), recurrent_state=True)
     assert not len(batch.track_slots) and not len(batch.state_tracked)

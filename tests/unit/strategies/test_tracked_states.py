@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from fuzzgraph.capabilities import Capabilities, prompt_interval
 from fuzzgraph.case import Case
 from fuzzgraph.layout import plan
@@ -38,6 +40,39 @@ def test_steps_with_a_state_to_keep_are_no_rarity() -> None:
     steps = [batch.state_tracked for case in keeping for batch in plan(case)]
     # About one in six; of 100 cases alone between one in seven and one in four.
     assert sum(bool(tracked.any()) for tracked in steps) > len(steps) // 7
+
+
+@pytest.mark.parametrize(
+    ("can", "least", "most"),
+    [
+        (
+            CAN.replace(modes=("target_verify",), recurrent_verify=True, max_draft_tokens=6),
+            1 / 2,
+            1,
+        ),
+        (
+            CAN.replace(modes=("draft_extend",), recurrent_state=False, recurrent_only=False),
+            1 / 5,
+            1 / 2,
+        ),
+    ],
+    ids=["verify", "draft_extend"],
+)
+def test_beside_drafts_states_are_kept_behind_no_fewer_tokens_than_a_verify_has(
+    can: Capabilities, least: float, most: float
+) -> None:
+    found = [case.config for case in drawn(can.replace(max_draft_tokens=6))]
+    keeping = [config for config in found if config.state_track_interval]
+    assert least < len(keeping) / len(found) < most
+    assert all(config.state_track_interval >= config.draft_tokens for config in keeping)
+    assert all(config.state_track_interval % config.page_size == 0 for config in keeping)
+
+
+def test_a_fifth_of_the_verifies_with_an_interval_keep_a_state() -> None:
+    can = CAN.replace(modes=("target_verify",), recurrent_verify=True, max_draft_tokens=4)
+    keeping = [case for case in drawn(can, 120) if case.config.state_track_interval]
+    steps = [batch.state_tracked for case in keeping for batch in plan(case)]
+    assert sum(bool(tracked.any()) for tracked in steps) > len(steps) // 5
 
 
 def test_a_target_that_keeps_none_gets_none() -> None:
