@@ -30,6 +30,9 @@ def tracked_states(fields: Fields, can: Capabilities) -> None:
         drawn = _DRAWN[modes][fields["max_context_len"] % 6]
         drawn = max(drawn, fields["draft_tokens"]) if drawn else 0
         fields["state_track_interval"] = drawn + -drawn % fields["page_size"]
+    may = can.prefix_branches and fields["state_track_interval"] and modes == ("prefill",)
+    drawn = fields["prefix_branches"] or fields["req_pool_size"] % 2 == 0
+    fields["prefix_branches"] = bool(may and drawn)
 
 
 def _draws_trees(fields: Fields) -> bool:

@@ -127,6 +127,13 @@ def _check_tracking(config: EngineConfig) -> None:
             f"is not said of trees of drafts; got spec_topk={config.spec_topk}",
             "Use spec_topk=1, or 0 to keep no states.",
         )
+    if config.prefix_branches and not (interval and modes == ("prefill",)):
+        refuse(
+            "config.prefix_branches",
+            True,
+            f"needs state_track_interval and modes=['prefill']; got {interval} and {list(modes)}",
+            "Change them, or leave it out.",
+        )
     if interval % config.page_size:
         refuse(
             "config.state_track_interval",

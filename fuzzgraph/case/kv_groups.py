@@ -19,9 +19,8 @@ SECOND_LAYER = "swa_attention"
 _FIRST_ALONE = (
     "swa_window", "swa_page_size", "max_encoder_len", "recurrent_state", "row_mixing",
     "attn_tp_size", "attn_tp_rank", "index_topk", "kv_compression",
-    "candidate_blocks", "index_layer",
-    "attention_chunk_size", "state_track_interval", "state_pool_size", "drafted_prompts",
-    "dp_size", "dp_rank",
+    "candidate_blocks", "index_layer", "attention_chunk_size", "state_track_interval",
+    "prefix_branches", "state_pool_size", "drafted_prompts", "dp_size", "dp_rank",
     "max_loras", "num_experts", "experts_per_token", "expert_scoring",
     "expert_activation", "ep_size", "ep_rank",
     "virtual_pages", "later_stage", "two_batch_overlap", "drafted_blocks", "drafted_window",

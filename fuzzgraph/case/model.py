@@ -272,6 +272,12 @@ class EngineConfig(Record, frozen=True, kw_only=True):
     behind as many whole intervals as it computes, and a verify with the state behind the last
     multiple that its tokens which stay reach. A draft-extend is told of the slots. 0: none are
     kept."""
+    prefix_branches: Annotated[bool, Dimension(
+        needs=Switch("prefix_branches"), label="prefixes that branch", group="features"
+    )] = False
+    """Whether the prefix that prompts of requests with even names share with another prompt ends
+    one interval before the last that they compute: the state behind its end is kept in place of the
+    last. Of one interval alone the state is kept as ever."""
     state_pool_size: Annotated[int, Dimension(
         bounds=(0, 4096), needs=Switch("few_states"), label="few states", group="features"
     )] = 0

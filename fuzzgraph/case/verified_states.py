@@ -38,18 +38,22 @@ def state_slots_each(config: EngineConfig) -> int:
     return states_each(config) + (TRACK_SLOTS if config.state_track_interval else 0)
 
 
-def tracked_len(mode: Mode, row: BatchRow, interval: int, stays: int) -> int:
+def tracked_len(
+    mode: Mode, row: BatchRow, interval: int, stays: int, *, branches: bool = False
+) -> int:
     """Tokens behind which a step keeps a state of a row for the prefix cache; 0 where it keeps
     none.
 
     A decode keeps one where it reaches a multiple of the interval, and a prompt behind as many
-    whole intervals as it computes, counted from its first new token. A verify keeps one behind the
+    whole intervals as it computes, counted from its first new token, or where a prefix that it
+    shares with another prompt ends. A verify keeps one behind the
     last multiple that the tokens which stay reach or pass; a draft-extend follows such a verify.
     Sources: sglang schedule_batch.py `_mamba_radix_cache_v2_req_prepare_for_extend`,
     `prepare_for_decode`; spec_utils.py `_verify_commit_step_indices`.
 
     Args:
         stays: new tokens of the row that are there for good behind the step.
+        branches: whether such a prefix ends one interval before the last that a prompt computes.
 
     >>> tracked_len("prefill", BatchRow(request=0, seq_len=200, new_tokens=140), 64, stays=140)
     188
@@ -59,7 +63,8 @@ def tracked_len(mode: Mode, row: BatchRow, interval: int, stays: int) -> int:
     if mode == "decode":
         return row.seq_len if row.seq_len % interval == 0 else 0
     if mode == "prefill" and row.new_tokens >= interval:
-        return row.seq_len - row.new_tokens % interval
+        earlier = interval if branches and row.new_tokens >= 2 * interval else 0
+        return row.seq_len - row.new_tokens % interval - earlier
     if mode in ("target_verify", "draft_extend"):
         cached = row.seq_len - row.new_tokens
         ends = cached + stays

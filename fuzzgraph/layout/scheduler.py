@@ -370,15 +370,19 @@ class Scheduler:
         if not interval:
             return _NONE, _NONE
         slots = ints([r.state_slots[self.states_each + r.tracked % TRACK_SLOTS] for r in live])
-        lens = [self._tracked_len(index, step, row) for row in step.rows]
+        pairs = zip(step.rows, live, strict=True)
+        lens = [self._tracked_len(index, step, row, request) for row, request in pairs]
         for request, tracked in zip(live, lens, strict=True):
             request.tracked += tracked > 0
         # The verify before a draft-extend has made the copy.
         return slots, ints([0] * len(lens) if step.mode == "draft_extend" else lens)
 
-    def _tracked_len(self, index: int, step: ReplayStep, row: BatchRow) -> int:
+    def _tracked_len(self, index: int, step: ReplayStep, row: BatchRow, request: _Request) -> int:
         stays = self.accepted.get((index, row.request), row.new_tokens)
-        return tracked_len(step.mode, row, self.config.state_track_interval, stays)
+        # A prefix ends once in a prompt, though parts of it may be computed by several steps.
+        branches = self.config.prefix_branches and row.request % 2 == 0 and not request.tracked
+        interval = self.config.state_track_interval
+        return tracked_len(step.mode, row, interval, stays, branches=branches)
 
     def _draft_states(self, live: list[_Request]) -> IntArray:
         if not verifies_states(self.config):

@@ -32,6 +32,7 @@ FOLLOWING = {"kv_pool_pages", "num_kv_heads", "v_head_dim", "spec_steps", "draft
     "image_len",
     "num_experts",
     "prefill_slots",
+    "prefix_branches",
     "state_track_interval",
     "sparse_kernel",
     "topk_kernel",

@@ -405,6 +405,15 @@ def test_a_prompt_keeps_the_state_behind_as_many_whole_intervals_as_it_computes(
     assert batch.state_tracked.tolist() == [1, 0, 1]
 
 
+def test_a_prompt_keeps_the_state_behind_the_prefix_that_it_shares_an_interval_before() -> None:
+    rows = (row(0, 14, new_tokens=9), row(1, 9, new_tokens=9), row(2, 8, new_tokens=5))
+    rest = (row(0, 22, new_tokens=8),)
+    steps = [ReplayStep(mode="prefill", rows=one) for one in (rows, rest)]
+    batches = planned(*steps, **PROMPTS, prefix_branches=True)
+    # Request 1 has no such prefix, request 2 computes one interval; one prefix ends once.
+    assert [batch.tracked_lens.tolist() for batch in batches] == [[9, 8, 7], [22]]
+
+
 def test_a_step_that_keeps_no_state_leaves_the_slot_that_is_next() -> None:
     steps = [
         ReplayStep(mode="prefill", rows=(row(0, end, new_tokens=new),))
@@ -494,6 +503,7 @@ def test_without_an_interval_no_states_are_kept() -> None:
         ({"recurrent_state": False}, "needs recurrent_state and modes"),
         ({"page_size": 3}, "must be whole pages of 3 tokens"),
         ({"state_track_interval": -4}, "must lie in 0..131072"),
+        ({"prefix_branches": True}, r"needs state_track_interval and modes=\['prefill'\]"),
     ],
 )
 def test_intervals_that_no_engine_has_are_refused(settings: dict[str, Any], said: str) -> None:

@@ -31,6 +31,7 @@ _EVERYTHING = WIDEST.replace(
     attention_chunks=False,
     virtual_pages=False,
     state_tracking=False,
+    prefix_branches=False,
     few_states=False,
     drafted_prompts=False,
     drafted_blocks=("none",),

@@ -192,6 +192,15 @@ def state_of_the_chunk_before_kept() -> DeltaNetPrefillTarget:
     return _prepared(change)
 
 
+def state_of_the_last_whole_chunk_kept() -> DeltaNetPrefillTarget:
+    """Where another prompt's prefix ends a chunk before the last, the state of the last is kept."""
+
+    def change(metadata: Any) -> None:
+        metadata.track_ssm_h_src = metadata.track_ssm_h_src + 1
+
+    return _prepared(change)
+
+
 def inputs_kept_one_token_late() -> DeltaNetPrefillTarget:
     """The kept inputs of the convolution end one token behind the kept state."""
 

@@ -39,6 +39,15 @@ token and from later ones; short ones beside them keep nothing."""
 _KEPT = {**_GIVEN, "max_context_len": 144, "capture_tokens": (8, 128), "state_track_interval": 64}
 
 
+# Another prompt's prefix ends behind 64 tokens of request 0, and behind 67 of request 2; request 1
+# has none, and what follows of request 0 computes a chunk alone.
+PROMPTS_WITH_BRANCHES: tuple[Rows, ...] = (
+    ((0, 0, 130),),
+    ((2, 3, 128), (1, 0, 20)),
+    ((1, 20, 128),),
+)
+
+
 def found(
     workers: Workers, version: str, target: str, kind: str = "breakable"
 ) -> set[tuple[str, str]]:
@@ -53,6 +62,21 @@ def found_of_kept(
     interval = 16 if "mamba" in target else 64
     kept = {**_KEPT, "state_track_interval": interval}
     return _found(workers, version, target, prefill_case(kind, *PROMPTS_THAT_KEEP_STATES, **kept))
+
+
+def found_of_branches(
+    workers: Workers, version: str, target: str, kind: str = "breakable"
+) -> set[tuple[str, str]]:
+    """The same where states are kept behind the prefixes of other prompts."""
+    interval = 16 if "mamba" in target else 64
+    kept = {
+        **_KEPT,
+        "max_context_len": 160,
+        "capture_tokens": (8, 160),
+        "state_track_interval": interval,
+        "prefix_branches": True,
+    }
+    return _found(workers, version, target, prefill_case(kind, *PROMPTS_WITH_BRANCHES, **kept))
 
 
 def _found(workers: Workers, version: str, target: str, case: Case) -> set[tuple[str, str]]:
@@ -204,6 +228,34 @@ def test_a_prompt_leaves_a_state_for_the_prefix_cache_behind_its_last_whole_chun
     workers: Workers, target: str, version: str, kind: str
 ) -> None:
     assert found_of_kept(workers, version, target, kind) == set()
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("target", "version"),
+    [(GDN, "0.5.13"), (GDN, NEWEST), (MAMBA, NEWEST), (LIGHTNING, NEWEST)],
+)
+def test_a_prompt_leaves_a_state_where_the_prefix_of_another_prompt_ends(
+    workers: Workers, target: str, version: str
+) -> None:
+    assert found_of_branches(workers, version, target) == set()
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("planted", "named"),
+    [
+        (f"{_MUTANTS}:state_of_the_last_whole_chunk_kept", "temporal"),
+        (f"{_MUTANTS}:inputs_kept_one_token_late", "conv[0]"),
+        (f"{_MAMBAS}:state_of_the_chunk_before_kept", "temporal"),
+    ],
+)
+def test_a_planted_bug_of_states_kept_behind_a_branch_is_found(
+    workers: Workers, planted: str, named: str
+) -> None:
+    assert ("computes", named) in found_of_branches(workers, NEWEST, planted)
 
 
 @pytest.mark.sglang

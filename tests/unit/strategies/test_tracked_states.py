@@ -95,6 +95,14 @@ def test_two_of_five_cases_whose_prompts_keep_states_have_one_that_does() -> Non
     assert 5 * len(with_one) > 2 * len(lens) > 0
 
 
+def test_prefixes_branch_in_prompts_that_keep_states_and_nowhere_else() -> None:
+    found = [case.config for case in drawn(PROMPTS.replace(prefix_branches=True), 300)]
+    branching = [config for config in found if config.prefix_branches]
+    keeping = [config for config in found if config.state_track_interval]
+    assert len(keeping) / 5 < len(branching) < len(keeping)
+    assert all(config.state_track_interval for config in branching)
+
+
 def test_prompts_of_kernels_without_chunks_keep_none() -> None:
     without = drawn(PROMPTS.replace(state_chunk=0), 60)
     assert all(case.config.state_track_interval == 0 for case in without)

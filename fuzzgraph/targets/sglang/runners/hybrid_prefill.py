@@ -260,6 +260,7 @@ class DeltaNetPrefillTarget(RecurrentTarget, PrefillTarget):
             recurrent_state=True,
             recurrent_only=True,
             state_tracking=True,
+            prefix_branches=True,
             state_chunk=self.state_chunk,
         )
         if not self.data_ranks:
