@@ -8,7 +8,8 @@ networks", section 2.1; Qwen3 and Mixtral normalise so), or parts of the sum of 
 Those of GPT-OSS have biases at both products and at the router, and between the products
 `g sigmoid(1.702 g) (u + 1)` with g of at most 7 and u from -7 to 7 (OpenAI 2025,
 gpt-oss/torch/model.py swiglu). Several ranks share the experts out, one after another, and each
-gives its part of the sum.
+gives its part of the sum. Where the ranks are data-parallel, each of them computes the tokens of
+all, and a rank gets back the whole sum of its own ones.
 
 A token's row holds columns of its own, one column for its token id, and columns of attention. The
 router reads the id, the experts read the token's own columns, and the weights of attention's are
@@ -29,6 +30,9 @@ from fuzzgraph.world import VOCAB, Batch, IntArray
 
 EXPERTS = "experts"
 """The output: what the layer gives for each token, on one of several ranks its part of the sum."""
+OF_RANKS = "experts_of_ranks"
+"""The output: what the experts of one of several data-parallel ranks give for each token of all
+ranks, one rank behind another."""
 ATTENDED = 16
 """Columns of attention in a token's row; those beyond are left out, missing ones are zero."""
 INTERMEDIATE = 16
@@ -122,6 +126,23 @@ def local_experts(config: EngineConfig) -> range:
     return range(config.ep_rank * each, (config.ep_rank + 1) * each)
 
 
+def rank_sizes(batch: Batch, config: EngineConfig) -> list[int]:
+    """Tokens of each data-parallel rank: one of each row, in a verify one of each draft."""
+    width = config.draft_tokens if "target_verify" in config.modes else 1
+    return [rows * width for rows in batch.rank_sizes.tolist()]
+
+
+def tokens_of_ranks(batch: Batch, config: EngineConfig) -> list[IntArray]:
+    """int64 [tokens] of each data-parallel rank: the batch's at its place; those of the others are
+    drawn by step, rank and place, for a batch names only how many there are."""
+    found = []
+    for rank, tokens in enumerate(rank_sizes(batch, config)):
+        places = np.arange(tokens, dtype=np.uint64)
+        drawn = hash_counters(10_000 + 100 * batch.step + rank, places) % np.uint64(VOCAB)
+        found.append(batch.input_ids if rank == config.dp_rank else drawn.astype(np.int64))
+    return found
+
+
 def chosen_experts(batch: Batch, config: EngineConfig) -> IntArray:
     """int64 [num_tokens, experts_per_token] of each new token, the preferred one first."""
     found: IntArray = _by_preference(config.num_experts)[batch.input_ids]
@@ -150,22 +171,43 @@ def _weights(token: int, config: EngineConfig) -> torch.Tensor:
 
 
 @lru_cache(maxsize=4096)
-def _of_token(token: int, config: EngineConfig, dtype: torch.dtype) -> torch.Tensor:
-    """[EXPERT_WIDTH] the sum over those of the token's experts that the rank has."""
-    mine, weights = local_experts(config), _weights(token, config)
+def _of_token(token: int, config: EngineConfig, dtype: torch.dtype, summed: range) -> torch.Tensor:
+    """[EXPERT_WIDTH] the sum over those of the token's experts that are among these."""
+    weights = _weights(token, config)
     chosen = _by_preference(config.num_experts)[token, : config.experts_per_token].tolist()
     found = torch.zeros(EXPERT_WIDTH, dtype=dtype)
     for expert, weight in zip(chosen, weights, strict=True):
-        if expert in mine:
+        if expert in summed:
             found += weight.to(dtype) * _of_expert(token, expert, dtype, has_biases(config))
     return found
 
 
 def expert_outputs(batch: Batch, config: EngineConfig, dtype: torch.dtype) -> torch.Tensor:
     """[num_tokens, EXPERT_WIDTH] in `dtype`: what the layer gives for each new token."""
-    found = torch.zeros(batch.num_tokens, EXPERT_WIDTH, dtype=dtype)
-    for place, token in enumerate(batch.input_ids.tolist()):
-        found[place] = _of_token(token, config, dtype)
+    summed = range(config.num_experts) if config.dp_size > 1 else local_experts(config)
+    return _of_tokens(batch.input_ids, config, dtype, summed)
+
+
+def rank_outputs(batch: Batch, config: EngineConfig, dtype: torch.dtype) -> torch.Tensor:
+    """[tokens of all ranks, EXPERT_WIDTH] in `dtype`: this rank's part of each sum."""
+    tokens = np.concatenate(tokens_of_ranks(batch, config))
+    return _of_tokens(tokens, config, dtype, local_experts(config))
+
+
+def other_parts(config: EngineConfig) -> torch.Tensor:
+    """[VOCAB, EXPERT_WIDTH] float64: what experts of other ranks give for each token."""
+    tokens, mine = np.arange(VOCAB), local_experts(config)
+    parts = range(mine.start), range(mine.stop, config.num_experts)
+    before, after = (_of_tokens(tokens, config, torch.float64, part) for part in parts)
+    return before + after
+
+
+def _of_tokens(
+    tokens: IntArray, config: EngineConfig, dtype: torch.dtype, summed: range
+) -> torch.Tensor:
+    found = torch.zeros(len(tokens), EXPERT_WIDTH, dtype=dtype)
+    for place, token in enumerate(tokens.tolist()):
+        found[place] = _of_token(token, config, dtype, summed)
     return found
 
 

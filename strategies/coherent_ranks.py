@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import DIMENSIONS, SPEC_MODES
 from fuzzgraph.case.config_rules import WHOLE_BATCHES
@@ -81,8 +83,30 @@ def experts(fields: Fields, can: Capabilities, pins: Pins) -> None:
     if "experts_per_token" not in pinned:
         drawn = min(1 + (context // 2 + largest) % 3, can.max_experts_per_token)
         fields["experts_per_token"] = min(drawn, fields["num_experts"])
-    alone = fields["attn_tp_size"] == fields["dp_size"] == 1
+    if fields["dp_size"] > 1 and not _bounded_otherwise(fields, pinned):
+        _experts_of_data_ranks(fields, can, pinned)
+        return
+    fields.update(dp_size=1, dp_rank=0)
+    fields["expert_exchange"] = DIMENSIONS["expert_exchange"].default
+    alone = fields["attn_tp_size"] == 1
     if "ep_size" not in pinned and alone and context % 2:
         ranks = min((2, 4)[context // 2 % 2], can.max_ep_size)
         if fields["num_experts"] % ranks == 0:
             fields.update(ep_size=ranks, ep_rank=(context // 4 + largest) % ranks)
+
+
+def _bounded_otherwise(fields: Fields, pinned: Mapping[str, object]) -> bool:
+    """Whether a test has bounded the experts so that data-parallel ranks cannot share them out."""
+    uneven = "num_experts" in pinned and fields["num_experts"] % fields["dp_size"]
+    return "dp_size" not in pinned and bool("ep_size" in pinned or uneven)
+
+
+def _experts_of_data_ranks(fields: Fields, can: Capabilities, pinned: Mapping[str, object]) -> None:
+    """Data-parallel ranks share out the experts, if there are as many; each way of exchanging
+    tokens comes as often as another."""
+    ranks = fields["dp_size"]
+    fields["num_experts"] = -(-fields["num_experts"] // ranks) * ranks
+    fields.update(ep_size=ranks, ep_rank=fields["dp_rank"])
+    if "expert_exchange" not in pinned:
+        drawn = fields["max_context_len"] // 10 + fields["req_pool_size"]
+        fields["expert_exchange"] = can.expert_exchanges[drawn % len(can.expert_exchanges)]

@@ -456,7 +456,8 @@ def _check_prefill(config: EngineConfig) -> None:
 
 
 def _check_experts(config: EngineConfig) -> None:
-    """Experts are shared out evenly, over ranks that all compute the same tokens."""
+    """Experts are shared out evenly, over ranks that all compute the same tokens: those of one
+    rank, or those that data-parallel ranks have gathered."""
     experts, ranks, each = config.num_experts, config.ep_size, config.experts_per_token
     if each > max(experts, 1):
         refuse(
@@ -472,13 +473,29 @@ def _check_experts(config: EngineConfig) -> None:
             f"must share out num_experts={experts} evenly",
             "Change one of them.",
         )
-    beside = [name for name in ("attn_tp_size", "dp_size") if getattr(config, name) > 1]
-    if ranks > 1 and beside:
+    if ranks > 1 and config.attn_tp_size > 1:
         refuse(
             "config.ep_size",
             ranks,
-            f"counts ranks that compute the same tokens; those of {beside[0]} have their own",
+            "counts ranks that compute the same tokens; those of attn_tp_size have their own",
             "Use 1 for one of them.",
+        )
+    data_ranks = config.dp_size, config.dp_rank
+    if config.dp_size > 1 and experts and (ranks, config.ep_rank) != data_ranks:
+        refuse(
+            "config.ep_size",
+            ranks,
+            "must be dp_size, and ep_rank dp_rank, for data-parallel ranks share out the experts; "
+            f"got ep_rank={config.ep_rank}, dp_size={config.dp_size}, dp_rank={config.dp_rank}",
+            "Use the same for both, or dp_size=1.",
+        )
+    if config.expert_exchange != "scatterv" and not (config.dp_size > 1 and experts):
+        refuse(
+            "config.expert_exchange",
+            config.expert_exchange,
+            "is of data-parallel ranks with experts; got "
+            f"dp_size={config.dp_size} and num_experts={experts}",
+            "Use 'scatterv', or several ranks with experts.",
         )
 
 

@@ -330,11 +330,24 @@ class EngineConfig(Record, frozen=True, kw_only=True):
         carried_by=("num_token_non_padded",)
     )] = 1
     """Ranks that share out the experts. All compute the same tokens, each with its own experts
-    alone, and add up what they give."""
+    alone, and add up what they give. Beside data-parallel ranks these share them out: each has the
+    tokens of all of them gathered before its experts."""
     ep_rank: Annotated[int, Dimension(
         bounds=(0, 63), resets_with="expert ranks", label="ep rank>0", group="features"
     )] = 0
     """Which of them the engine under test is."""
+    expert_exchange: Annotated[
+        Literal["scatterv", "gatherv", "scatter", "reduce"],
+        Dimension(
+            needs=OneOf("expert_exchanges"), resets_with="data ranks",
+            label="expert exchange {}", group="features"
+        ),
+    ] = "scatterv"
+    """How data-parallel ranks exchange tokens around their experts. What all of them give is summed
+    and goes back to the rank whose token it is by one collective over ranks of various sizes
+    (`scatterv`), with ranks of various sizes before the experts as well (`gatherv`), by one over
+    ranks of one size where they are padded so (`scatter`), or it is summed for all of them
+    (`reduce`) and each takes its own."""
     virtual_pages: Annotated[bool, Dimension(
         needs=Switch("virtual_pages"), feature=30, share=9, label="virtual pages", group="features"
     )] = False

@@ -16,7 +16,7 @@ from fuzzgraph.adapted_layer import ADAPTED, adapted_outputs
 from fuzzgraph.case import LONGEST_CONTEXT, EngineConfig, attention_outputs, group_configs
 from fuzzgraph.compressor_layer import compressor_outputs
 from fuzzgraph.content import DTYPES, content_for
-from fuzzgraph.expert_layer import EXPERTS, expert_outputs
+from fuzzgraph.expert_layer import EXPERTS, OF_RANKS, expert_outputs, rank_outputs
 from fuzzgraph.recurrent_layers.channel_decay import channel_outputs
 from fuzzgraph.recurrent_layers.decayed_attention import linear_outputs
 from fuzzgraph.recurrent_layers.delta_recurrence import LONGEST_ROW
@@ -78,7 +78,8 @@ class Expected:
     [raw_bs * topk * steps], the token predicted after each; state [raw_bs, width]; recurrent
     [num_tokens, width], and gated_delta, channel_delta, linear and gated_conv, the same, see
     `recurrent_layers`; mixed as attention, see `row_mixing`;
-    lora [num_tokens, width], see `adapted_layer`; experts, the same, see `expert_layer`; moe, see
+    lora [num_tokens, width], see `adapted_layer`; experts, the same, see `expert_layer`;
+    experts_of_ranks [tokens of all data-parallel ranks, width], the same; moe, see
     `shard`; last_attention [raw_bs, Hq, Dv], in prompts the rows of attention that logits are made
     of; those of a draft model behind attention, see `draft_model`, and those behind a verify,
     see `committed`; what a compressor of keys keeps, see `compressor_layer`; those of several draft
@@ -105,7 +106,7 @@ def expected(
     if (config.max_loras or config.draft_adapter) and batch.mode != "draft":
         outputs[ADAPTED] = adapted_outputs(batch, torch.float64)
     if config.num_experts and batch.mode != "draft":
-        outputs[EXPERTS] = expert_outputs(batch, config, torch.float64)
+        outputs |= _experts(batch, config, torch.float64)
     if _has_layers(batch, promised):
         found, entered = layer_outputs(batch, config, torch.float64)
         outputs, bound = outputs | found, max(bound, entered)
@@ -137,10 +138,18 @@ def yardstick(
     if (config.max_loras or config.draft_adapter) and batch.mode != "draft":
         outputs[ADAPTED] = adapted_outputs(batch, DTYPES[config.dtype])
     if config.num_experts and batch.mode != "draft":
-        outputs[EXPERTS] = expert_outputs(batch, config, DTYPES[config.dtype])
+        outputs |= _experts(batch, config, DTYPES[config.dtype])
     if _has_layers(batch, promised):
         outputs |= layer_outputs(batch, config, DTYPES[config.dtype])[0]
     return {name: value for name, value in outputs.items() if value.dtype.is_floating_point}
+
+
+def _experts(batch: Batch, config: EngineConfig, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    """What experts give, for this rank and for those whose tokens they compute too."""
+    found = {EXPERTS: expert_outputs(batch, config, dtype)}
+    if config.dp_size > 1:
+        found[OF_RANKS] = rank_outputs(batch, config, dtype)
+    return found
 
 
 def _has_layers(batch: Batch, promised: Collection[str] | None) -> bool:

@@ -15,7 +15,7 @@ from fuzzgraph.case import EngineConfig, Mode, attention_outputs
 from fuzzgraph.compressor_layer import INDEX_STATES, STATES, STRAYS, compressor_shape
 from fuzzgraph.content import DTYPES, STATE_WIDTH, hidden_width
 from fuzzgraph.draft_head import LOGITS
-from fuzzgraph.expert_layer import EXPERT_WIDTH, EXPERTS, expert_coarseness
+from fuzzgraph.expert_layer import EXPERT_WIDTH, EXPERTS, OF_RANKS, expert_coarseness, rank_sizes
 from fuzzgraph.observation import Observation
 from fuzzgraph.recurrent_layers.channel_decay import CHANNEL_OUTPUT
 from fuzzgraph.recurrent_layers.decayed_attention import LINEAR_OUTPUT
@@ -85,7 +85,7 @@ class Rounding:
 def rounding_of(name: str, config: EngineConfig) -> Rounding:
     """How an output rounds."""
     dtype = torch.float32 if name in _WIDE else DTYPES[config.dtype]
-    if name == EXPERTS:
+    if name in (EXPERTS, OF_RANKS):
         return Rounding(dtype, absolute=expert_coarseness(config, dtype))
     relative, absolute = coarseness(name, config)
     in_fp8 = config.kv_dtype == "nvfp4" and config.trtllm_kernel == "trtllm_gen"
@@ -117,6 +117,8 @@ def output_spec(
         return OutputSpec(_token_rows(seen, batch, config), (ADAPTED_OUTPUT,), dtypes)
     if name == EXPERTS:
         return OutputSpec(_token_rows(seen, batch, config), (EXPERT_WIDTH,), dtypes)
+    if name == OF_RANKS:
+        return OutputSpec(sum(rank_sizes(batch, config)), (EXPERT_WIDTH,), dtypes)
     if name == "moe":
         return OutputSpec(_share(seen, batch, config), heads, dtypes)
     if name == "commits":

@@ -47,6 +47,7 @@ _EVERYTHING = WIDEST.replace(
     expert_scorings=("softmax",),
     expert_activations=("silu",),
     max_ep_size=1,
+    expert_exchanges=("scatterv",),
 )
 
 

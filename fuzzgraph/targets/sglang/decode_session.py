@@ -132,6 +132,8 @@ class DecodeSession(RunnerSession):
     runner: RunnerDriver
     draft_worker = False
     """Whether the runner is the draft worker's."""
+    computes_for_others = False
+    """Whether the model computes tokens of other ranks, and so runs where there are no own ones."""
     pads_for_ranks = True
     """Whether what runs without a graph beside other ranks is driven as the engine pads it."""
     compared_at_capture: tuple[str, ...] = ("num_token_non_padded", *RANK_COUNTS, "encoder_lens")
@@ -366,7 +368,7 @@ class DecodeSession(RunnerSession):
                 pad_for_ranks(given, self._model_runner)
         self._prepare_eagerly()
         self._outputs = None
-        if given.batch_size and self._attention is not None:
+        if self._attention is not None and (given.batch_size or self.computes_for_others):
             with in_forward_context(self.backend, given):
                 outputs = self._attention.forward(given.input_ids, given.positions, given)
             # An idle rank's padding gets memory without content for attention, and no rank reads

@@ -3,12 +3,14 @@ attention.
 
 Gate, `TopK`, dispatcher and fused experts are the engine's, with the weights of
 `fuzzgraph.expert_layer`; whether padded tokens are masked is the block's own decision. As in the
-engine's model the block runs within its layer of the recorder that counts tokens of experts.
+engine's model the block runs within its layer of the recorder that counts tokens of experts. Beside
+data-parallel ranks the engine gathers the tokens of all of them before the block, and gives back
+what the experts of all of them give for each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 import torch
@@ -17,8 +19,18 @@ from fuzzgraph import expert_layer
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.expert_layer import ATTENDED, EXPERT_WIDTH, INTERMEDIATE
 from fuzzgraph.targets.offline.demands import demand_lookup, demand_size
-from fuzzgraph.targets.sglang.attention_model import FORWARD, AttentionModel, Rope, as_loaded
+from fuzzgraph.targets.offline.package import call_with_known
+from fuzzgraph.targets.sglang.attention_model import (
+    FORWARD,
+    AttentionModel,
+    Rope,
+    Written,
+    as_loaded,
+)
+from fuzzgraph.targets.sglang.experts_beside_ranks import Around, open_around
 from fuzzgraph.targets.sglang.release import engine_module
+from fuzzgraph.targets.sglang.stubs.expert_ranks import ExpertRanks
+from fuzzgraph.world import Batch
 
 Family = Literal["qwen3", "deepseek", "gpt-oss"]
 BLOCKS: Mapping[Family, tuple[str, str]] = {
@@ -29,6 +41,7 @@ BLOCKS: Mapping[Family, tuple[str, str]] = {
 """Models with experts: where the block lies, and its name."""
 RECORDER = "sglang.srt.eplb.expert_distribution"
 _COMPUTED = "what the experts computed"
+_GIVEN_BACK = "what the experts of all ranks computed"
 _LAYER = 0
 
 
@@ -43,17 +56,49 @@ class ExpertsModel(AttentionModel):
         self.rows = torch.empty_like(rows, device=device).copy_(rows)
         self.block: Any = None
         self._chosen: list[torch.Tensor] = []
+        self._ranks: ExpertRanks | None = None
 
-    def open_block(self) -> Any:
-        """The engine's block with the known weights; from here on the model has experts."""
+    def open_block(self, ranks: Any) -> Any:
+        """The engine's block with the known weights; from here on the model has experts.
+
+        Args:
+            ranks: the group of all ranks.
+        """
+        if isinstance(ranks, ExpertRanks):
+            self._open_ranks(ranks)
         with as_loaded(self._device, self._dtype):
             place, name = BLOCKS[family_of(self._config)]
             described = described_experts(self._config)
-            block = getattr(engine_module(place), name)(layer_id=_LAYER, config=described)
+            kind = getattr(engine_module(place), name)
+            # As its decoder layer says where what is around it adds up (deepseek_v2.py, 0.5.23).
+            summed = {} if self._ranks is None else {"reduce_results": False}
+            block = call_with_known(kind, layer_id=_LAYER, config=described, **summed)
         self._fill_block(block)
         self._take_down(block)
         self.block = block
         return block
+
+    def _open_ranks(self, ranks: ExpertRanks) -> None:
+        most = ranks.open(self._device, self.rows)
+        self._ranks = ranks
+        self._around: Around = open_around()
+        rows = self._config.dp_size * most
+        self._given = torch.empty(rows, EXPERT_WIDTH, dtype=self._dtype, device=self._device)
+
+    def past(self, batch: Batch) -> Iterable[Written]:
+        yield from super().past(batch)
+        if self._ranks is not None:
+            yield from self._ranks.past(batch)
+
+    def given_of_ranks(self, sizes: list[int]) -> torch.Tensor:
+        """[tokens of all ranks, columns] what this rank's experts gave in the last run.
+
+        Args:
+            sizes: tokens of each rank.
+        """
+        assert self._ranks is not None
+        parts = zip(self._ranks.starts.tolist(), sizes, strict=True)
+        return torch.cat([self._given[start : start + rows] for start, rows in parts])
 
     def _fill_block(self, block: Any) -> None:
         experts, biased = self._config.num_experts, expert_layer.has_biases(self._config)
@@ -75,7 +120,8 @@ class ExpertsModel(AttentionModel):
                 shared.data.zero_()
 
     def _take_down(self, block: Any) -> None:
-        """Keep what the router chooses, and what the experts are handed of it."""
+        """Keep what the router chooses, what the experts are handed of it, and beside other ranks
+        what they give."""
         chosen, compute = self._chosen, block.experts.run_moe_core
 
         def keep(module: Any, given: Any, found: Any) -> None:
@@ -85,7 +131,12 @@ class ExpertsModel(AttentionModel):
             chosen.append(dispatch_output.topk_output.topk_ids)
             return compute(dispatch_output, *args, **more)
 
+        def show(module: Any, rows: Any, given: torch.Tensor) -> None:
+            self._given[: len(given)] = given  # some blocks sum it up over ranks by themselves
+
         block.topk.register_forward_hook(keep)
+        if self._ranks is not None:
+            block.experts.register_forward_hook(show)
         block.experts.run_moe_core = keep_and_compute
 
     def attend(
@@ -93,17 +144,45 @@ class ExpertsModel(AttentionModel):
     ) -> torch.Tensor:
         """Attention's columns, then those of the experts; then the ids that the router chose for
         each token, and those that the experts were handed."""
-        attended = super().attend(input_ids, positions, forward_batch)
+        attended = self._attended(input_ids, positions, forward_batch)
         own = demand_lookup(self.rows, input_ids, "input_ids", FORWARD)
         seen = attended[:, :ATTENDED]
         seen = torch.nn.functional.pad(seen, (0, ATTENDED - seen.shape[1]))
+        rows = torch.cat((own, seen), dim=1)
         recorder = engine_module(RECORDER).get_global_expert_distribution_recorder()
         with recorder.with_current_layer(_LAYER):
-            out = self.block(torch.cat((own, seen), dim=1), forward_batch)
-        demand_size(out, len(own), EXPERT_WIDTH, _COMPUTED, FORWARD)
-        ids = [each.to(out.dtype) for each in self._chosen]
+            out = self._through_experts(rows, forward_batch)
+        ids = [self._own(each, len(rows)).to(out.dtype) for each in self._chosen]
         self._chosen.clear()
         return torch.cat((attended, out, *ids), dim=1)
+
+    def _own(self, gathered: torch.Tensor, rows: int) -> torch.Tensor:
+        """Of rows for the tokens of all ranks those of this one."""
+        if self._ranks is None:
+            return gathered
+        first = self._ranks.starts[self._ranks.rank]
+        return gathered[first + torch.arange(rows, device=gathered.device)]
+
+    def _attended(
+        self, input_ids: torch.Tensor, positions: torch.Tensor, forward_batch: Any
+    ) -> torch.Tensor:
+        """Models leave attention out of a rank without tokens (sglang qwen3_moe.py,
+        Qwen3MoeDecoderLayer.forward)."""
+        if len(input_ids):
+            return super().attend(input_ids, positions, forward_batch)
+        return self.rows.new_empty(0, self._attended_columns)
+
+    def _through_experts(self, rows: torch.Tensor, forward_batch: Any) -> torch.Tensor:
+        if self._ranks is None:
+            out: torch.Tensor = self.block(rows, forward_batch)
+            return demand_size(out, len(rows), EXPERT_WIDTH, _COMPUTED, FORWARD)
+        self._ranks.exchanged = "rows"
+        gathered = self._around.gather(rows, forward_batch)
+        self._ranks.exchanged = "parts"
+        given = self._around.compute(self.block, gathered, forward_batch)
+        demand_size(given, len(gathered), EXPERT_WIDTH, _COMPUTED, FORWARD)
+        out = self._around.give_back(given, forward_batch)
+        return demand_size(out, len(rows), EXPERT_WIDTH, _GIVEN_BACK, FORWARD)
 
 
 def family_of(config: EngineConfig) -> Family:

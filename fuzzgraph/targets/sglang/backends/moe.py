@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Literal
 
 import torch
 
 from fuzzgraph.case import EngineConfig, Mode
-from fuzzgraph.expert_layer import EXPERT_WIDTH, EXPERTS
+from fuzzgraph.expert_layer import EXPERT_WIDTH, EXPERTS, OF_RANKS, rank_sizes
 from fuzzgraph.handover import Excuse
 from fuzzgraph.kernel_models import routing
 from fuzzgraph.memory.side_requests import SESSION_CPU
@@ -26,6 +27,7 @@ from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.offline import fields as common
 from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu
 from fuzzgraph.targets.offline.package import call_with_known
+from fuzzgraph.targets.offline.patching import replaced_names
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.attention_model import outputs_in
 from fuzzgraph.targets.sglang.backends.triton import (
@@ -34,9 +36,17 @@ from fuzzgraph.targets.sglang.backends.triton import (
     TritonTarget,
     triton_backend,
 )
+from fuzzgraph.targets.sglang.decode_session import DATA_RANKS
 from fuzzgraph.targets.sglang.excuses import EXCUSES
+from fuzzgraph.targets.sglang.experts_beside_ranks import BOUNDARY, around_modules
 from fuzzgraph.targets.sglang.experts_model import BLOCKS, RECORDER, ExpertsModel, Family
-from fuzzgraph.targets.sglang.release import SGLANG, demand_release, engine_module, has_module
+from fuzzgraph.targets.sglang.release import (
+    SGLANG,
+    demand_release,
+    engine_module,
+    has_module,
+    is_before,
+)
 from fuzzgraph.targets.sglang.stubs.compiled_modules import Makers, compile_to_models
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 from fuzzgraph.world import Batch
@@ -44,6 +54,9 @@ from fuzzgraph.world import Batch
 _TOPK = "sglang.srt.layers.moe.topk"
 _DISPATCHER = "sglang.srt.layers.moe.token_dispatcher.standard"
 _SETTINGS = "sglang.srt.layers.moe.utils"
+_RANKS_SINCE = (0, 5, 12)
+"""The oldest release on which experts beside data-parallel ranks were driven."""
+_DATA_RANKS = "sglang.srt.layers.dp_attention"
 _FUSED = ("sglang.srt.layers.moe.moe_runner.triton_utils", "sglang.srt.layers.moe.fused_moe_triton")
 """Where the fused experts lie, by release."""
 _SMALL = "sglang.kernels.ops.moe.moe_align_small_numel"
@@ -81,10 +94,17 @@ class MoeSession(TritonSession):
             "disable_shared_experts_fusion": True,
             "expert_distribution_recorder_mode": "stat",
             "expert_distribution_recorder_buffer_size": 1,
+            **(_RETURNED_BY[config.expert_exchange] if config.dp_size > 1 else {}),
         }
 
-    def engine_runs(self, batch: Batch | None = None) -> contextlib.AbstractContextManager[None]:
-        return cuda_on_cpu()
+    @contextlib.contextmanager
+    def engine_runs(self, batch: Batch | None = None) -> Iterator[None]:
+        with cuda_on_cpu(), _beside_ranks(self._config):
+            yield
+
+    @property
+    def computes_for_others(self) -> bool:  # type: ignore[override]
+        return self._config.dp_size > 1
 
     def _open_backend(self, runner: ModelRunner) -> Any:
         model = runner.model
@@ -94,7 +114,7 @@ class MoeSession(TritonSession):
         )
         self.recorder = _recorder(self._config, runner)
         self._use()
-        _take_cuda_path(model.open_block())
+        _take_cuda_path(model.open_block(runner.configuration.everyone))
         self._passes = 0
         return triton_backend(runner)
 
@@ -115,6 +135,8 @@ class MoeSession(TritonSession):
             for truths in _IDS
             for name, truth in zip(*_names(config, truths), strict=True)
         )
+        if config.dp_size > 1:  # the recorder counts padded tokens of other ranks as well
+            return ids
         if masked:
             counts = common.value("expert_counts", repeats="expert_counts", source=_COUNTED)
         else:
@@ -152,12 +174,23 @@ class MoeSession(TritonSession):
         shown = self._outputs.next_token_logits[:, -self._id_columns :]
         names = [name for truths in _IDS for name in _names(self._config, truths)[0]]
         found |= {name: ids.long() for name, ids in zip(names, shown.unbind(1), strict=True)}
-        (gatherer,) = self.recorder._single_pass_gatherers.values()
-        found["expert_counts"] = gatherer._data[0].long()
+        if self._config.dp_size == 1:
+            (gatherer,) = self.recorder._single_pass_gatherers.values()
+            found["expert_counts"] = gatherer._data[0].long()
         return found
 
     def promised_outputs(self, mode: Mode) -> tuple[str, ...]:
-        return (*super().promised_outputs(mode), *(() if mode == "idle" else (EXPERTS,)))
+        own = () if mode == "idle" else (EXPERTS,)
+        of_ranks = (OF_RANKS,) if self._config.dp_size > 1 else ()
+        return (*super().promised_outputs(mode), *own, *of_ranks)
+
+    def shown_outputs(self) -> dict[str, torch.Tensor]:
+        found = super().shown_outputs()
+        if self._config.dp_size > 1:
+            assert isinstance(self._attention, ExpertsModel) and self._past is not None
+            sizes = rank_sizes(self._past[0], self._config)
+            found[OF_RANKS] = self._attention.given_of_ranks(sizes)
+        return found
 
     def named_outputs(self, outputs: Any) -> dict[str, torch.Tensor]:
         shown = outputs.next_token_logits[:, : -self._id_columns]
@@ -167,9 +200,10 @@ class MoeSession(TritonSession):
 
 
 def masks_padded_tokens(config: EngineConfig) -> bool:
-    """Whether this release's block masks padded tokens, where experts lie on several ranks:
-    DeepSeek's hands the count on (0.5.21), and since 0.5.23 `TopK` looks it up by itself."""
-    if config.ep_size == 1:
+    """Whether this release's block masks padded tokens, where experts lie on several ranks
+    that have the same tokens: DeepSeek's hands the count on (0.5.21), and since 0.5.23 `TopK` looks
+    it up by itself. Gathered tokens of several ranks are masked elsewhere, by the dispatcher."""
+    if config.ep_size == 1 or config.dp_size > 1:
         return False
     by_itself = hasattr(engine_module(_TOPK), "resolve_routing_inputs")
     return by_itself or config.expert_scoring == "sigmoid"
@@ -247,18 +281,66 @@ _COMPILED = (
     "_swiglu_gpt_oss_sigmoid_alpha",
 )
 _POSTPROCESS = "_biased_grouped_topk_postprocess"
+_RETURNED_BY: Mapping[str, Mapping[str, str]] = MappingProxyType({
+    exchange: dict.fromkeys(("boundary_reduction", "speculative_boundary_reduction"), reduction)
+    for exchange, reduction in (
+        ("scatterv", "rs+rsv"), ("gatherv", "rs+rsv"), ("scatter", "rs"), ("reduce", "ar"),
+    )
+})  # fmt: skip
+"""What a server is told of how sums go back to their ranks, from 0.5.21 on."""
+
+
+@contextlib.contextmanager
+def _beside_ranks(config: EngineConfig) -> Iterator[None]:
+    """As on a server with data-parallel ranks.
+
+    Its environment asks for masks of their padded tokens (SGLANG_OPT_MASK_DP_PAD_MOE), and maybe
+    for tokens gathered from ranks of various sizes (SGLANG_DP_USE_GATHERV); modules read it as they
+    are imported.
+    """
+    if config.dp_size == 1:
+        yield
+        return
+    ranks = engine_module(_DATA_RANKS)
+    switches = {"_MASK_DP_PAD_MOE": True, "_USE_DP_GATHERV": config.expert_exchange == "gatherv"}
+    buffers = ranks._DpGatheredBufferWrapper
+    apart = {"get_local_dp_buffer": partial(_apart, buffers.get_local_dp_buffer)}
+    switched = replaced_names([engine_module(_DISPATCHER), ranks], switches)
+    with switched, replaced_names([buffers], apart):
+        yield
+
+
+def _apart(allocate: Callable[..., torch.Tensor], *args: Any, **more: Any) -> torch.Tensor:
+    """A tensor with a storage of its own, as each allocation of a device has one: guarded tensors
+    share theirs, and the engine looks whether two alias by it (dp_attention.py, dp_scatter)."""
+    return torch.utils.dlpack.from_dlpack(allocate(*args, **more))
+
+
 _MODEL_SIZES: Mapping[str, Any] = MappingProxyType({"dtypes": ("float16",), "attentions": ("mha",)})
 """The fused kernels store float16 whatever float32 they are given (fused_moe.py compute_type)."""
 
 
-_EXCUSES = tuple(
-    Excuse(
-        name,
-        "meaning",
-        "sglang topk.py _mask_topk_ids_padded_region; token_dispatcher/standard.py dispatch",
-        "numbers of experts, of which -1 is none; declared fields judge them",
-    )
-    for name in ("*.expert_ids", "*.experts_ids", "*.topk_ids")
+_IDS_OF_KERNELS = ("*.expert_ids", "*.experts_ids", "*.topk_ids")
+_EXCUSES = (
+    *(
+        Excuse(
+            name,
+            "meaning",
+            "sglang topk.py _mask_topk_ids_padded_region; token_dispatcher/standard.py dispatch",
+            "numbers of experts, of which -1 is none; declared fields judge them",
+        )
+        for name in _IDS_OF_KERNELS
+    ),
+    *(
+        Excuse(
+            name,
+            "live",
+            "sglang forward_batch_info.py prepare_mlp_sync_batch: get_dp_padding_mode",
+            "of tokens of all ranks, which lie elsewhere where ranks are padded otherwise; "
+            "declared fields judge them",
+        )
+        for name in _IDS_OF_KERNELS
+    ),
 )
 
 
@@ -287,11 +369,12 @@ class MoeTarget(TritonTarget):
             modes=(mode, "idle"),
             experts=True,
             max_experts_per_token=3,
-            max_ep_size=4,
+            max_ep_size=8,
+            expert_exchanges=("scatterv", "gatherv", "scatter", "reduce"),
             expert_scorings=("sigmoid" if family == "deepseek" else "softmax",),
             expert_activations=("clamped_swiglu" if family == "gpt-oss" else "silu",),
             **_MODEL_SIZES,
-            **OF_ONE_RANK,
+            **{**OF_ONE_RANK, **DATA_RANKS},
         )
 
     def refused(self, config: EngineConfig) -> str | None:
@@ -301,6 +384,16 @@ class MoeTarget(TritonTarget):
             return f"num_experts={config.num_experts} makes no two groups of several experts"
         return super().refused(config)
 
+    def unserved(self, config: EngineConfig) -> str | None:
+        lacks = {
+            "gatherv": not hasattr(engine_module(_DATA_RANKS), "_USE_DP_GATHERV"),
+            "scatter": not has_module(BOUNDARY),
+            "reduce": not has_module(BOUNDARY),
+        }
+        if lacks.get(config.expert_exchange):
+            return f"expert_exchange={config.expert_exchange!r} is an option of later releases"
+        return super().unserved(config)
+
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> MoeSession:
         return MoeSession(config, graphs)
 
@@ -308,8 +401,10 @@ class MoeTarget(TritonTarget):
         if self._family == "deepseek":
             lack = "does not tell this block of padded tokens, or has no kernel in Triton for it,"
             demand_release((0, 5, 21), lack, self.name)
+        if is_before(_RANKS_SINCE):
+            self.capabilities = self.capabilities.replace(max_dp_size=1)
         super().load()
         with cuda_on_cpu():
-            SGLANG.load(BLOCKS[self._family][0], RECORDER, _TOPK, _SETTINGS)
+            SGLANG.load(BLOCKS[self._family][0], RECORDER, _TOPK, _SETTINGS, *around_modules())
             if not torch.cuda.is_available():
                 _as_on_cuda()

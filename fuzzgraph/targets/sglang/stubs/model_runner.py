@@ -40,7 +40,7 @@ from fuzzgraph.targets.sglang.stubs.reservation import (
     columns_of_rows,
 )
 from fuzzgraph.targets.sglang.stubs.server_args import Configuration, context_len, kv_cache_dtype
-from fuzzgraph.targets.sglang.stubs.tp_groups import attention_ranks, whole
+from fuzzgraph.targets.sglang.stubs.tp_groups import attention_ranks
 from fuzzgraph.targets.sglang.unified_pool import demand_unified_pool, unified_pools
 from fuzzgraph.world import FIRST_PAGE, FIRST_ROW
 
@@ -323,7 +323,7 @@ def model_runner(
     requests = request_pool(config, device, hybrid, columns)
     kv, allocator = _kv_memory(config, device, stored, requests, hybrid, settings.server_args)
     width = config.draft_tokens if speculative else 1
-    group = whole(config)
+    group = settings.everyone
     prefills, decodes = split_backends.names_by_mode(config, backend)
     model = _model_config(config, context, dtype, judged, hybrid)
     settings.describe(model)

@@ -17,6 +17,7 @@ import torch
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.targets.sglang import split_backends, two_batches
 from fuzzgraph.targets.sglang.release import engine_module, has_module
+from fuzzgraph.targets.sglang.stubs.expert_ranks import all_ranks
 from fuzzgraph.targets.sglang.stubs.tp_groups import become_rank, rank_of, size_gathered_rows
 
 _CONTEXT = "sglang.srt.runtime_context"
@@ -69,6 +70,7 @@ class Configuration:
         more: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         self.config = config
+        self.everyone = all_ranks(config)
         values: dict[str, Any] = {
             "model_path": "none",
             "device": device.type,
@@ -145,7 +147,7 @@ class Configuration:
         # What experts are set to outlives a session whose batches are cut in two.
         overlap = any(each.config.two_batch_overlap for each in (*_in_use, self))
         _in_use[:] = [self]
-        become_rank(self.config)
+        become_rank(self.config, self.everyone)
         if self.config.dp_size > 1:
             size_gathered_rows(self.config, self.server_args.device)
         self._publish()
@@ -162,7 +164,7 @@ class Configuration:
             context.get_parallel().clear_stamp()
         context.publish(self.server_args, role="scheduler")
         if hasattr(context.get_parallel(), "override_permanently"):
-            context.get_parallel().override_permanently(**rank_of(self.config))
+            context.get_parallel().override_permanently(**rank_of(self.config, self.everyone))
         graph: Any = getattr(context.get_exec(), "graph", None)
         if hasattr(graph, "_set"):
             graph._set("cuda_graph_config", self._sizes)

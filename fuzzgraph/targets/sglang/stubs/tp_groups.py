@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from fuzzgraph.case import EngineConfig
+from fuzzgraph.expert_layer import EXPERT_WIDTH
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.release import engine_module, has_module
 
@@ -54,11 +55,15 @@ class Group:
         yield context or Stub(stream=stream)
 
 
-def become_rank(config: EngineConfig) -> None:
-    """Make this process the case's rank of every group that the release knows."""
+def become_rank(config: EngineConfig, everyone: Group) -> None:
+    """Make this process the case's rank of every group that the release knows.
+
+    Args:
+        everyone: the group of all ranks, as `whole` gives it.
+    """
     state = engine_module("sglang.srt.distributed.parallel_state")
     shared = attention_ranks(config)
-    for names, group in ((_ATTENTION, shared), (_WHOLE, whole(config)), (_SINGLE, Group())):
+    for names, group in ((_ATTENTION, shared), (_WHOLE, everyone), (_SINGLE, Group())):
         for name in names:
             if hasattr(state, name):
                 setattr(state, name, group)
@@ -67,9 +72,10 @@ def become_rank(config: EngineConfig) -> None:
 
 
 def attention_ranks(config: EngineConfig) -> Group:
-    """Ranks that share the heads of attention, those over which experts are spread among them."""
-    rank = config.attn_tp_rank * config.ep_size + config.ep_rank
-    return Group(config.attn_tp_size * config.ep_size, rank)
+    """Ranks that share the heads of attention, those over which experts are spread among them;
+    data-parallel ones, over which experts may be spread too, do not."""
+    experts, expert = (1, 0) if config.dp_size > 1 else (config.ep_size, config.ep_rank)
+    return Group(config.attn_tp_size * experts, config.attn_tp_rank * experts + expert)
 
 
 def whole(config: EngineConfig) -> Group:
@@ -80,30 +86,34 @@ def whole(config: EngineConfig) -> Group:
 
 
 def _become_data_rank(config: EngineConfig, groups: Any) -> None:
-    """What `initialize_dp_attention` sets; up to 0.5.21 sizes and ranks are globals."""
+    """What `initialize_dp_attention` sets; up to 0.5.21 sizes and ranks are
+    globals, and a flag of the process up to 0.5.16."""
     named: dict[str, Any] = {"_ENABLE_DP_ATTENTION_FLAG": config.dp_size > 1}
     for kind in ("ATTN_DP", "LOCAL_ATTN_DP"):
         named |= {f"_{kind}_SIZE": config.dp_size, f"_{kind}_RANK": config.dp_rank}
     for name, value in named.items():
         if hasattr(groups, name):
             setattr(groups, name, value)
+    if hasattr(groups, "get_flags"):
+        groups.get_flags().dp.enabled = config.dp_size > 1
 
 
 def size_gathered_rows(config: EngineConfig, device: str) -> None:
     """What `initialize_dp_attention` says of the rows that the ranks gather."""
     engine_module(_DATA_RANKS)._DpGatheredBufferWrapper.set_metadata(
-        hidden_size=config.num_q_heads * config.head_dim,
+        hidden_size=EXPERT_WIDTH if config.num_experts else config.num_q_heads * config.head_dim,
         dtype=getattr(torch, config.dtype),
         device=torch.device(device),
     )
 
 
-def rank_of(config: EngineConfig) -> dict[str, Any]:
-    """The same for releases that keep ranks in their runtime context."""
-    group, shared = whole(config), attention_ranks(config)
+def rank_of(config: EngineConfig, group: Group) -> dict[str, Any]:
+    """What `become_rank` does, for releases that keep ranks in their runtime context."""
+    shared = attention_ranks(config)
     return {
         "tp_rank": group.rank,
         "attn_tp_rank": shared.rank,
+        "attn_cp_rank": 0,
         "attn_dp_rank": config.dp_rank,
         "moe_ep_rank": group.rank,
         "moe_ep_group": group,
