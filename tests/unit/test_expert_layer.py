@@ -19,9 +19,12 @@ from fuzzgraph.expert_layer import (
     gate_up_bias,
     gate_up_weight,
     local_experts,
+    other_parts,
+    rank_outputs,
     router_bias,
     router_weight,
     token_rows,
+    tokens_of_ranks,
 )
 from fuzzgraph.layout import plan
 from fuzzgraph.reference import expected, rounding_of, yardstick
@@ -123,6 +126,23 @@ def test_the_parts_of_all_ranks_make_the_whole() -> None:
     parts = [expert_outputs(batch, each, torch.float64) for each in ranks]
     torch.testing.assert_close(sum(parts), expert_outputs(batch, CONFIG, torch.float64))
     assert [*local_experts(ranks[1])] == [2, 3]
+
+
+def test_a_data_parallel_rank_gets_the_whole_sum_and_gives_its_part_for_all() -> None:
+    beside = EngineConfig(
+        num_experts=8, experts_per_token=2, dtype="float16", dp_size=2, dp_rank=1, ep_size=2,
+        ep_rank=1,
+    )  # fmt: skip
+    of = tuple(BatchRow(request=name, seq_len=3 + name) for name in range(2))
+    steps = (ReplayStep(rows=of, other_ranks=(3,)),)
+    batch = plan(Case(schema_version=1, config=beside, steps=steps))[0]
+    tokens = tokens_of_ranks(batch, beside)
+    assert [len(each) for each in tokens] == [3, 2]
+    assert tokens[1].tolist() == batch.input_ids.tolist()
+    whole = expert_outputs(batch, beside, torch.float64)
+    torch.testing.assert_close(whole, expert_outputs(batch, CONFIG, torch.float64))
+    own = rank_outputs(batch, beside, torch.float64)[3:]
+    torch.testing.assert_close(own + other_parts(beside)[tokens[1]], whole)
 
 
 def test_every_chosen_expert_of_a_token_counts_once() -> None:

@@ -42,7 +42,7 @@ scattered_from_a_row_before = _planted(
 )  # fmt: skip
 masked_by_one_too_few = _planted(
     _DISPATCHER, "mask_dp_pad_moe_topk_ids",
-    "    rows, topk = topk_ids.shape\n", "    rows, topk = topk_ids.shape\n    counts = counts - 1\n",
+    "    rows, topk = topk_ids.shape\n", "    counts, (rows, topk) = counts - 1, topk_ids.shape\n",
 )  # fmt: skip
 returned_by_other_sizes = _planted(
     _EXIT, "dp_reduce_scatterv",

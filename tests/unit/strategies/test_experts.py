@@ -53,6 +53,27 @@ def test_a_bound_of_a_test_holds() -> None:
     assert {(config.ep_size, config.num_experts) for config in found} == {(1, 4)}
 
 
+BESIDE = CAN.replace(
+    max_dp_size=8, max_ep_size=8, expert_exchanges=("scatterv", "scatter", "reduce")
+)
+
+
+def test_data_parallel_ranks_share_the_experts_out() -> None:
+    configs = [case.config for case in drawn(BESIDE)]
+    beside = [config for config in configs if config.dp_size > 1]
+    assert len(beside) > 60
+    for config in beside:
+        assert (config.ep_size, config.ep_rank) == (config.dp_size, config.dp_rank)
+    assert {config.expert_exchange for config in beside} == set(BESIDE.expert_exchanges)
+    assert {config.ep_size for config in configs if config.dp_size == 1} == {1, 2, 4}
+
+
+def test_experts_that_a_test_has_bounded_stay_on_one_rank() -> None:
+    pins = (("num_experts", (9,)),)
+    found = [swarm_config(BESIDE, DEFAULT, number, pins=pins) for number in range(50)]
+    assert {(config.dp_size, config.num_experts) for config in found} == {(1, 9)}
+
+
 def test_a_target_without_them_gets_none() -> None:
     for case in drawn(Capabilities(), 100):
         assert (case.config.num_experts, case.config.ep_size) == (0, 1)
@@ -67,6 +88,10 @@ def test_a_target_without_them_gets_none() -> None:
         ({"num_experts": 0, "ep_size": 2}, "must share out num_experts=0 evenly"),
         ({"ep_size": 2, "ep_rank": 2}, "must be below ep_size=2"),
         ({"ep_size": 2, "attn_tp_size": 2}, "those of attn_tp_size have their own"),
+        ({"dp_size": 2}, "data-parallel ranks share out the experts"),
+        ({"dp_size": 4, "ep_size": 2}, "got ep_rank=0, dp_size=4"),
+        ({"dp_size": 2, "ep_size": 2, "ep_rank": 1}, "got ep_rank=1, dp_size=2, dp_rank=0"),
+        ({"expert_exchange": "reduce"}, "is of data-parallel ranks with experts"),
     ],
 )
 def test_configs_that_contradict_are_refused(settings: dict[str, Any], said: str) -> None:

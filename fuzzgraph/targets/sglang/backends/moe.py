@@ -2,7 +2,8 @@
 
 The block is the engine's own of Qwen3-MoE, DeepSeek V3 or GPT-OSS, on the path that a server with
 CUDA takes: `TopK`, the standard dispatcher, the fused kernels in Triton. With `--ep-size` each rank
-has a part of the experts and gives its part of the sum. The engine's recorder counts the tokens of
+has a part of the experts and gives its part of the sum; data-parallel ranks exchange their tokens
+before and behind them. The engine's recorder counts the tokens of
 each expert, as it does for EPLB.
 """
 
@@ -351,7 +352,7 @@ class MoeTarget(TritonTarget):
     also_stood_in_for = (
         "the number of cores",
         "compiled routing kernels (models)",
-        "the sum over ranks of experts",
+        "what other ranks of experts have",
         "the device's name",
     )
 
