@@ -10,6 +10,7 @@ from fuzzgraph.strategies.coherent_drafts import (
     drafted_blocks,
     drafted_prompts,
     ngram_drafts,
+    sampling,
     whole_blocks,
 )
 from fuzzgraph.strategies.coherent_ranks import (
@@ -112,6 +113,7 @@ def coherent(fields: Fields, can: Capabilities, pins: Pins = ()) -> EngineConfig
     if not {"draft_tokens", "max_context_len"} & dict(pins).keys():
         whole_blocks(fields, can)
     ngram_drafts(fields, can)
+    sampling(fields, can)
     draft_window(fields, can)
     if fields["modes"] == ("draft",) and fields["draft_reach"] not in can.draft_reaches:
         fields["draft_reach"] = can.draft_reaches[0]

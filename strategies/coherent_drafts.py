@@ -52,6 +52,18 @@ def whole_blocks(fields: Fields, can: Capabilities) -> None:
         fields["max_context_len"] = max(fields["max_context_len"], 3 * _BLOCK + 1)
 
 
+def sampling(fields: Fields, can: Capabilities) -> None:
+    """Requests with temperatures in half of the configs of a target whose verifies have them."""
+    others = fields["recurrent_state"] or fields["kv_compression"] != "none"
+    others = others or fields["ngram_drafts"] or fields["draft_adapter"]
+    if others or fields["modes"] != ("target_verify",) or fields["spec_topk"] > 1:
+        fields["sampling"] = DIMENSIONS["sampling"].default
+    elif fields["sampling"] == can.samplings[0]:
+        # By sizes that every case draws, so that each kind comes as often as said.
+        drawn = fields["max_context_len"] // 3 + max(fields["capture_bs"], default=0)
+        fields["sampling"] = can.samplings[drawn % len(can.samplings)]
+
+
 def ngram_drafts(fields: Fields, can: Capabilities) -> None:
     """Drafts that no model makes in a third of the verifies, for a target that has them.
 

@@ -46,6 +46,7 @@ def validate_config(config: EngineConfig) -> None:
     _check_two_batches(config)
     _check_backends(config)
     _check_drafted_blocks(config)
+    _check_sampling(config)
     _check_draft_window(config)
     _check_experts(config)
     _check_prefill(config)
@@ -247,6 +248,25 @@ def _check_index_layer(config: EngineConfig) -> None:
             config.index_layer,
             "is of models with candidates; got candidate_blocks=0",
             "Set candidate_blocks, or drop it.",
+        )
+
+
+def _check_sampling(config: EngineConfig) -> None:
+    """Drawn are drafts in one chain, and what stays of them, which no state may depend on."""
+    others = [
+        name
+        for name in ("recurrent_state", "ngram_drafts", "draft_adapter", "kv_compression")
+        if getattr(config, name) != DIMENSIONS[name].default
+    ]
+    chains = config.modes == ("target_verify",) and config.spec_topk == 1
+    if config.sampling != "greedy" and (others or not chains):
+        refuse(
+            "config.sampling",
+            config.sampling,
+            "needs modes=['target_verify'], spec_topk=1 and layers that attend alone; got "
+            f"{list(config.modes)}, spec_topk={config.spec_topk}"
+            + "".join(f", {name}={getattr(config, name)}" for name in others),
+            "Change them, or use 'greedy'.",
         )
 
 

@@ -396,6 +396,13 @@ class EngineConfig(Record, frozen=True, kw_only=True):
     )] = "drafts"
     """Whether each step of a draft sees itself and the drafts before it beside its row's past, or
     the `past` alone, as on backends whose lengths do not grow with the steps."""
+    sampling: Annotated[Literal["greedy", "target", "draft"], Dimension(
+        needs=OneOf("samplings"), label="sampling {}", only_in=("target_verify",),
+        group="speculation"
+    )] = "greedy"
+    """Whether requests sample at temperatures, beside some that do not (see `reference.sampled`).
+    `target`: drafts are the most likely tokens, and the model that verifies them draws by its own
+    probabilities alone. `draft`: drafts are drawn too, and a verify weighs both models'."""
     later_stage: Annotated[bool, Dimension(
         needs=Switch("later_stages"), label="later pipeline stage", only_in=("decode", "prefill"),
         group="features"

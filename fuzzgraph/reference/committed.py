@@ -3,7 +3,8 @@
 Sources: sglang DFlashWorkerV2.forward_batch_generation (steps 2 and 3: drafts stay up to the first
 one that the target model does not predict, and the token that it predicts there follows; keys and
 values of the tokens that stay are made of their hidden states) and _append_target_hidden_to_draft_
-kv_by_loc (nothing else of the drafting model's pool is written).
+kv_by_loc (nothing else of the drafting model's pool is written). Where requests have temperatures,
+what stays of them is drawn (`reference.sampled`).
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import torch
 
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.draft_head import context_heads, context_rows, placed_keys
-from fuzzgraph.world import Batch
+from fuzzgraph.reference.sampled import accepted, temperatures
+from fuzzgraph.world import Batch, IntArray
 
 COMMITS = 4
 """Columns of `commits`."""
@@ -41,16 +43,33 @@ def committed_outputs(
     """
     if batch.mode != "target_verify" or config.drafted_blocks != "none" or config.spec_topk > 1:
         return {}
-    counts = batch.stayed_lens - batch.cached_lens
+    counts, follows, found = _committed(batch, config)
     ends = np.cumsum(batch.new_lens)
     starts = ends - batch.new_lens
     stays = np.arange(batch.num_tokens) - starts[batch.token_rows] < counts[batch.token_rows]
-    follows = batch.predicted[starts + counts - 1]
     kept = torch.from_numpy(stays)[:, None, None, None].to(attended.dtype)
     keys = placed_keys(context_rows(attended), torch.from_numpy(batch.positions))
-    columns = (counts, batch.stayed_lens, follows, np.zeros_like(counts))
+    columns = (counts, batch.cached_lens + counts, follows, np.zeros_like(counts))
     return {
         "commits": torch.from_numpy(np.stack(columns, 1)),
-        "committed_tokens": torch.from_numpy(np.where(stays, batch.predicted, NO_TOKEN)),
+        "committed_tokens": torch.from_numpy(np.where(stays, found, NO_TOKEN)),
         "draft_context": torch.stack((keys, context_rows(attended)), 1) * kept,
     }
+
+
+def _committed(batch: Batch, config: EngineConfig) -> tuple[IntArray, IntArray, IntArray]:
+    """[raw_bs] tokens that stay, [raw_bs] token that follows, and [num_tokens] tokens that were
+    found: those that stay, each at the place of the one before it."""
+    starts = np.cumsum(batch.new_lens) - batch.new_lens
+    counts = batch.stayed_lens - batch.cached_lens
+    if config.sampling == "greedy":
+        return counts, batch.predicted[starts + counts - 1], batch.predicted
+    drawn, drawn_last = accepted(batch, config)
+    draws = temperatures(batch) > 0
+    counts = np.where(draws, 1 + drawn, counts)
+    follows = np.where(draws, drawn_last, batch.predicted[starts + counts - 1])
+    # Drafts that stay are what was found, whether the target model predicts them or not.
+    drafts = np.append(batch.input_ids[1:], NO_TOKEN)
+    found: IntArray = np.where(draws[batch.token_rows], drafts, batch.predicted)
+    found[starts + counts - 1] = follows
+    return counts, follows, found

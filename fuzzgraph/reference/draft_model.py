@@ -13,6 +13,7 @@ import torch
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.content import content_for, next_token
 from fuzzgraph.draft_head import head_weight, markov_chain, next_hidden
+from fuzzgraph.reference.sampled import block_draws
 from fuzzgraph.world import Batch
 
 
@@ -51,11 +52,16 @@ def _block(attended: torch.Tensor, batch: Batch, config: EngineConfig) -> dict[s
     drafted = torch.ones(len(tokens), dtype=torch.bool)
     drafted[first] = False
     at_each = predicted.view(batch.raw_bs, config.draft_tokens)
+    chains = markov_chain(tokens[first], at_each), markov_chain(tokens[first], at_each[:, 1:])
+    if config.sampling == "draft":
+        drawn = block_draws(batch, config)
+        chains = drawn.at_each, drawn.behind
     return {
         "block_hidden": next_hidden(attended, given, predicted),
         "block_tokens": predicted[drafted],
-        "markov_tokens": markov_chain(tokens[first], at_each).flatten(),
-        "markov_drafts": markov_chain(tokens[first], at_each[:, 1:]).flatten(),
+        "markov_tokens": chains[0].flatten(),
+        "markov_drafts": chains[1].flatten(),
+        "drawn_blocks": torch.ones(batch.raw_bs, dtype=torch.int64),
     }
 
 

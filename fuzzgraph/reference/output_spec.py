@@ -167,7 +167,7 @@ def _of_draft_model(
         return OutputSpec(batch.raw_bs, (parents_of(config.spec_steps),), _TOKEN_IDS)
     if name == "drafted_scores":
         return OutputSpec(batch.raw_bs, (config.spec_steps,), _TOKEN_IDS)
-    if name == "first_tokens":
+    if name in ("first_tokens", "drawn_blocks"):
         return OutputSpec(batch.raw_bs, (), _TOKEN_IDS)
     drafts = _mode(batch, config) == "draft"
     rows = _token_rows(seen, batch, config) if drafts else int((batch.new_lens > 0).sum())

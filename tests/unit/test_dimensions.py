@@ -47,6 +47,7 @@ FOLLOWING = {"kv_pool_pages", "num_kv_heads", "v_head_dim", "spec_steps", "draft
     "draft_window_size",
     "later_stage",
     "ngram_drafts",
+    "sampling",
     "two_batch_overlap",
     "backend_beside",
     "trtllm_kernel",

@@ -35,6 +35,7 @@ _EVERYTHING = WIDEST.replace(
     few_states=False,
     drafted_prompts=False,
     drafted_blocks=("none",),
+    samplings=("greedy",),
     backends_beside=("none",),
     trtllm_kernels=("trtllm_gen",),
     drafted_windows=False,

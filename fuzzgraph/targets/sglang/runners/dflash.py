@@ -38,7 +38,7 @@ from fuzzgraph.targets.sglang.backends.attention_backend import (
 from fuzzgraph.targets.sglang.excuses import BLOCK_EXCUSES
 from fuzzgraph.targets.sglang.release import demand_release, engine_module
 from fuzzgraph.targets.sglang.runners.base import RunnerDriver
-from fuzzgraph.targets.sglang.stubs.block_worker import COMMON, BlockWorker
+from fuzzgraph.targets.sglang.stubs.block_worker import BlockWorker
 from fuzzgraph.targets.sglang.stubs.dflash_worker import WORKER, DFlashWorker
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner, request_pool
 from fuzzgraph.world import Batch
@@ -152,6 +152,7 @@ class BlockDraftTarget(BackendTarget):
             modes=("target_verify",),
             drafted_blocks=("whole", "causal"),
             drafted_windows=True,
+            samplings=("greedy", "target"),
             max_draft_tokens=8,
             max_spec_topk=1,
             max_spec_steps=1,
@@ -189,6 +190,7 @@ class BlockDraftSession(BackendSession):
     _requests: Any
     """The target's request pool, whose page map the harness writes."""
     _worker: BlockWorker
+    _asked_eagerly = False
 
     def __init__(self, config: EngineConfig, graphs: GraphEngine, kind: AttentionBackend) -> None:
         arguments = (("speculative_algorithm", self.algorithm), *kind.arguments)
@@ -224,8 +226,7 @@ class BlockDraftSession(BackendSession):
         described.hidden_size = described.spec_hidden_size = self._worker.embedding.shape[1]
         self._folded = self._worker.fold_sampler()
         if self._folded:
-            hook = engine_module(COMMON).make_draft_sampler_capture_hook
-            runner.capture_tail_hooks = [hook(self._worker.engine._draft_sampler)]
+            runner.capture_tail_hooks = [self._worker.capture_hook()]
         return super()._open_runner(graphs)
 
     def _open_worker(self, runner: ModelRunner) -> BlockWorker:
@@ -233,7 +234,17 @@ class BlockDraftSession(BackendSession):
 
     def _translate(self, batch: Batch) -> Any:
         self._batch = batch
-        return self._worker.drafted_batch(batch)
+        self._worker.take_graphs(None if self._asked_eagerly else self.runner._engine)
+        given = self._worker.drafted_batch(batch)
+        self._worker.take_graphs(None)
+        return given
+
+    def eager(self, batch: Batch) -> None:
+        self._asked_eagerly = True
+        try:
+            super().eager(batch)
+        finally:
+            self._asked_eagerly = False
 
     @property
     def roots(self) -> dict[str, object]:

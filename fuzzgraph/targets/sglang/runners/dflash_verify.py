@@ -102,6 +102,7 @@ class BlockVerifyTarget(BackendTarget):
             trtllm_kernels=("trtllm_gen",),
             row_mixings=("none",),
             kv_dtypes=("auto",),
+            samplings=("greedy", "target"),
             swa_window=False,
             virtual_pages=False,
             capture_beyond_pool=False,

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from fuzzgraph.case import EngineConfig
+from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.observation import Field
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.sglang.backends.attention_backend import AttentionBackend
@@ -61,7 +61,9 @@ class DSparkDraftTarget(BlockDraftTarget):
 
     def __init__(self, name: str, backend: str) -> None:
         super().__init__(name, backend)
-        self.capabilities = self.capabilities.replace(drafted_windows=False)
+        self.capabilities = self.capabilities.replace(
+            drafted_windows=False, samplings=("greedy", "draft")
+        )
 
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> DSparkDraftSession:
         return DSparkDraftSession(config, graphs, self.backend)
@@ -72,6 +74,7 @@ class DSparkDraftSession(BlockDraftSession):
 
     algorithm = "DSPARK"
     worker = DSparkWorker
+    _worker: DSparkWorker
     model = MarkovBlockModel
 
     def __init__(self, config: EngineConfig, graphs: GraphEngine, kind: AttentionBackend) -> None:
@@ -102,6 +105,26 @@ class DSparkDraftSession(BlockDraftSession):
         if is_before(_ASKS_FIRST) or getattr(self.backend, "needs_cpu_seq_lens", True):
             return super()._on_host(field)
         return replace(field, repeats="", source=_NONE_HANDED, unjudged=_NONE_HANDED)
+
+    @property
+    def _counts(self) -> bool:
+        """Whether the session shows how many blocks were counted."""
+        return self._config.sampling == "draft" and self._worker.counts_blocks
+
+    def promised_outputs(self, mode: Mode) -> tuple[str, ...]:
+        counted = ("drawn_blocks",) if self._counts else ()
+        return (*super().promised_outputs(mode), *counted)
+
+    def shown_outputs(self) -> dict[str, torch.Tensor]:
+        # What reads the drafts of a graph gives the numbers once more.
+        before = self._counted()
+        found = super().shown_outputs()
+        return found | (self._counted() if self.ran_eagerly else before)
+
+    def _counted(self) -> dict[str, torch.Tensor]:
+        if not self._counts:
+            return {}
+        return {"drawn_blocks": self._worker.counted_blocks(self._batch).clone()}
 
     @property
     def drafts(self) -> str:

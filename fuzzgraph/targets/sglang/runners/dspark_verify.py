@@ -9,10 +9,15 @@ draft model keeps of the tokens that stay are made behind the replay, by kernels
 from __future__ import annotations
 
 from fuzzgraph.case import EngineConfig
+from fuzzgraph.errors import NotInRelease
 from fuzzgraph.ports import GraphEngine
+from fuzzgraph.targets.sglang.backends.attention_backend import AttentionBackend
 from fuzzgraph.targets.sglang.excuses import DSPARK_VERIFY_EXCUSES
+from fuzzgraph.targets.sglang.release import is_before
 from fuzzgraph.targets.sglang.runners.dflash_verify import BlockVerifySession, BlockVerifyTarget
 from fuzzgraph.targets.sglang.stubs.dspark_worker import WORKER, DSparkVerifyWorker
+
+_DRAWS_IN_GRAPHS = (0, 5, 17)
 
 
 class DSparkVerifyTarget(BlockVerifyTarget):
@@ -21,6 +26,10 @@ class DSparkVerifyTarget(BlockVerifyTarget):
     algorithm = "DSPARK"
     worker = WORKER
     excuses = DSPARK_VERIFY_EXCUSES
+
+    def __init__(self, name: str, backend: str) -> None:
+        super().__init__(name, backend)
+        self.capabilities = self.capabilities.replace(samplings=("greedy", "draft"))
 
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> DSparkVerifySession:
         return DSparkVerifySession(config, graphs, self.backend)
@@ -31,3 +40,9 @@ class DSparkVerifySession(BlockVerifySession):
 
     algorithm = "DSPARK"
     worker = DSparkVerifyWorker
+
+    def __init__(self, config: EngineConfig, graphs: GraphEngine, kind: AttentionBackend) -> None:
+        if config.sampling != "greedy" and is_before(_DRAWS_IN_GRAPHS):
+            # Before, drafts of such batches are drawn behind the graph, which has them here.
+            raise NotInRelease("drafts that are drawn are verified from sglang 0.5.17 on")
+        super().__init__(config, graphs, kind)

@@ -20,6 +20,7 @@ from fuzzgraph.targets.sglang.forward_batch.decode import given
 from fuzzgraph.targets.sglang.release import engine_module
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner, index_translator
 from fuzzgraph.targets.sglang.stubs.reservation import Reservation
+from fuzzgraph.targets.sglang.stubs.sampling import sampling_info, top_ks
 from fuzzgraph.world import VOCAB, Batch
 
 COMMON = "sglang.srt.speculative.draft_worker_common"
@@ -93,6 +94,14 @@ class BlockWorker:
         captures; whether there is one."""
         raise NotImplementedError
 
+    def capture_hook(self) -> Any:
+        """What graphs run behind the draft model."""
+        return engine_module(COMMON).make_draft_sampler_capture_hook(self.engine._draft_sampler)
+
+    def take_graphs(self, runs: Any) -> None:
+        """Have the worker ask this graph runner of its draft model before it drafts; None: it has
+        none."""
+
     def drafts(self, batch: Batch, hidden: torch.Tensor, *, in_graph: bool) -> torch.Tensor:
         """The drafts of all rows, as the worker finds them behind its draft model.
 
@@ -131,8 +140,8 @@ class BlockWorker:
             has_grammar=False,
             is_extend_in_batch=False,
             req_pool_indices=torch.tensor(batch.req_pool_indices, device=device),
-            reqs=self._reservation.requests(batch),
-            sampling_info=None,
+            reqs=self._reservation.requests(batch, top_ks(batch, self._config)),
+            sampling_info=sampling_info(batch, self._config, device),
             seq_lens=torch.tensor(cached, device=device),
             seq_lens_cpu=torch.tensor(cached) if self._mirrored else None,
             seq_lens_sum=int(cached.sum()) if self._mirrored else None,

@@ -136,5 +136,5 @@ class DFlashVerifyWorker(VerifyWorker, DFlashWorker):
             "model_runner": runner,
         }
 
-    def _draft(self, tokens: torch.Tensor) -> None:
+    def _draft(self, tokens: torch.Tensor, batch: Batch) -> None:
         self.engine._draft_sampler = Stub(out=tokens)

@@ -10,11 +10,13 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import msgspec
 import torch
 
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.content import hidden_width
 from fuzzgraph.draft_head import markov_weights
+from fuzzgraph.reference.sampled import KEY, block_draws, draft_logits
 from fuzzgraph.targets.offline.cuda_on_cpu import DEVICE, STREAMS, cuda_on_cpu
 from fuzzgraph.targets.offline.package import call_with_known
 from fuzzgraph.targets.offline.patching import replaced_names
@@ -23,6 +25,7 @@ from fuzzgraph.targets.sglang.release import engine_module, has_module
 from fuzzgraph.targets.sglang.stubs.block_worker import COMMON, BlockWorker, on_device, stop
 from fuzzgraph.targets.sglang.stubs.dspark_kernels import run_dspark_kernels
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
+from fuzzgraph.targets.sglang.stubs.sampling import ExponentialNoise
 from fuzzgraph.targets.sglang.stubs.verify_worker import VerifyWorker, drafted
 from fuzzgraph.world import PLACEHOLDER, VOCAB, Batch
 
@@ -93,6 +96,8 @@ class DSparkWorker(BlockWorker):
     ) -> None:
         self.anchored = samples_anchors(config)
         super().__init__(runner, config, requests, mirrored=mirrored)
+        rows = max(config.req_pool_size, *config.capture_bs)
+        self.noise = ExponentialNoise(rows, max(1, self.verified - 1), runner.device)
 
     def _head(self, weight: torch.Tensor) -> Any:
         return Stub(weight=weight, quant_method=None, org_vocab_size=len(weight), tp_size=1)
@@ -111,7 +116,7 @@ class DSparkWorker(BlockWorker):
             resolved_attention_backend=runner.decode_attention_backend_str,
         )
         with replaced_names([module], {"build_draft_tp_worker": lambda **_: bundle}):
-            return call_with_known(
+            made = call_with_known(
                 module.DSparkWorkerV2,
                 server_args=runner.server_args,
                 gpu_id=runner.gpu_id,
@@ -119,6 +124,11 @@ class DSparkWorker(BlockWorker):
                 target_worker=self._target_worker(target),
                 **_alone(),
             )
+        self._drawn = getattr(made._proposer, "_noise", None)
+        if self._drawn is not None:  # by release: else noise is drawn in place
+            self._drawn = msgspec.structs.replace(self._drawn, key=KEY)
+            made._proposer._noise = self._drawn
+        return made
 
     def _target_worker(self, target: Any) -> Any:
         """The worker of the target model."""
@@ -163,6 +173,45 @@ class DSparkWorker(BlockWorker):
         engine._proposer.attach_draft_sampler(engine._draft_sampler)
         return engine._draft_sampler is not None
 
+    def capture_hook(self) -> Any:
+        """What graphs run behind the draft model: the engine's hook, with our noise."""
+        hook = super().capture_hook()
+
+        def drawn(*given: Any, **named: Any) -> Any:
+            with self.noise.drawn():
+                return hook(*given, **named)
+
+        return drawn
+
+    def give_numbers(self, batch: Batch) -> None:
+        """Have the next run of drafts draw by the numbers of this step."""
+        if self._config.sampling == "greedy":
+            return
+        draws = block_draws(batch, self._config)
+        self.noise.give(torch.from_numpy(draws.noise))
+        if self._drawn is not None:
+            self._drawn.offset.fill_(draws.count)
+
+    @property
+    def counts_blocks(self) -> bool:
+        """Whether noise follows from a counter of the device, so that a block that does not count
+        itself has the same noise as the next one."""
+        return self._drawn is not None
+
+    def counted_blocks(self, batch: Batch) -> torch.Tensor:
+        """[raw_bs] blocks that were counted since `give_numbers`, the same for all rows."""
+        assert self._drawn is not None
+        counted: torch.Tensor = self._drawn.offset - block_draws(batch, self._config).count
+        return counted.expand(batch.raw_bs)
+
+    def take_graphs(self, runs: Any) -> None:
+        self.engine.draft_model_runner.decode_cuda_graph_runner = runs
+
+    def drafted_batch(self, batch: Batch) -> Any:
+        self.give_numbers(batch)
+        with self.noise.drawn():
+            return super().drafted_batch(batch)
+
     def drafts(self, batch: Batch, hidden: torch.Tensor, *, in_graph: bool) -> torch.Tensor:
         proposer, propose = self.engine._proposer, self.engine._proposer.propose
         given = drafted(hidden, in_graph)
@@ -199,6 +248,7 @@ class DSparkVerifyWorker(VerifyWorker, DSparkWorker):
         found = super()._draft_runner(target)
         found.token_to_kv_pool = self.context
         found.forward = self._drafts
+        found.decode_cuda_graph_runner = Stub(can_run_graph=lambda _: True)
         return found
 
     def _drafts(self, forward_batch: Any, *_: Any, **__: Any) -> Any:
@@ -211,11 +261,13 @@ class DSparkVerifyWorker(VerifyWorker, DSparkWorker):
         made.layers = (Stub(self_attn=self._attention()),)
         return made
 
-    def _draft(self, tokens: torch.Tensor) -> None:
+    def _draft(self, tokens: torch.Tensor, batch: Batch) -> None:
         sampler = self.engine._draft_sampler
         sampler.out = tokens
-        if getattr(sampler, "step_logits", ()) is None:  # of its first call, which is left out
-            sampler.step_logits = torch.zeros(sampler.max_bs, sampler.gamma, 1)
+        logits = draft_logits(batch).to(self.embedding)
+        for name, given in (("step_logits", logits), ("corrected_out", logits.flatten(0, 1))):
+            if hasattr(sampler, name):  # by release
+                setattr(sampler, name, given)
 
 
 def _alone() -> dict[str, Any]:

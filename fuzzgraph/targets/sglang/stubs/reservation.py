@@ -8,7 +8,7 @@ place, as if the allocator had handed out those.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -95,8 +95,12 @@ class Reservation:
             "tree_cache": self._cache,
         }
 
-    def requests(self, batch: Batch) -> list[Any]:
-        """Of the batch, each with what is cached of it and nothing reserved so far."""
+    def requests(self, batch: Batch, top_ks: Sequence[int]) -> list[Any]:
+        """Of the batch, each with what is cached of it and nothing reserved so far.
+
+        Args:
+            top_ks: of how many tokens each draws.
+        """
         width = self._table.shape[1]
 
         def reserved(length: int) -> int:
@@ -111,9 +115,11 @@ class Reservation:
                 kv=Stub(kv_allocated_len=reserved(length), kv_committed_len=length),
                 kv_allocated_len=reserved(length),
                 kv_committed_len=length,
-                sampling_params=Stub(top_k=1),
+                sampling_params=Stub(top_k=top_k),
             )
-            for request, length in zip(batch.requests, batch.cached_lens.tolist(), strict=True)
+            for request, length, top_k in zip(
+                batch.requests, batch.cached_lens.tolist(), top_ks, strict=True
+            )
         ]
 
     def reserve(self, batch: Batch, prepare: Callable[[], None]) -> None:
@@ -144,7 +150,7 @@ class Reservation:
             device=self._device,
             maybe_evict_swa=lambda: None,
             req_pool_indices=torch.from_numpy(batch.req_pool_indices).to(self._device),
-            reqs=self.requests(batch),
+            reqs=self.requests(batch, [1] * batch.raw_bs),
             sampling_info=Stub(penalizer_orchestrator=Stub(is_required=False)),
             seq_lens=torch.from_numpy(batch.cached_lens).to(self._device),
             seq_lens_cpu=torch.from_numpy(batch.cached_lens),

@@ -8,6 +8,7 @@ the target model's hidden states; the pool that has them is the engine's own.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -16,11 +17,13 @@ import torch
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.content import DTYPES
 from fuzzgraph.draft_head import context_heads, context_rows, placed_keys
+from fuzzgraph.reference.sampled import verify_draws
 from fuzzgraph.targets.offline.patching import replaced_names
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.release import engine_module
 from fuzzgraph.targets.sglang.stubs.block_worker import BlockWorker
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
+from fuzzgraph.targets.sglang.stubs.sampling import uniform_numbers
 from fuzzgraph.world import FIRST_PAGE, Batch
 
 _POOLS = "sglang.srt.mem_cache.memory_pool"
@@ -54,7 +57,7 @@ class VerifyWorker(BlockWorker):
     def verified(self) -> int:
         return self._config.draft_tokens
 
-    def _draft(self, tokens: torch.Tensor) -> None:
+    def _draft(self, tokens: torch.Tensor, batch: Batch) -> None:
         """Have the worker find these where it looks for drafts: [rows * (width - 1)]."""
         raise NotImplementedError
 
@@ -115,10 +118,17 @@ class VerifyWorker(BlockWorker):
         self._demand_kernels()
         return result, published[-1]
 
+    def _numbers(self, batch: Batch) -> contextlib.AbstractContextManager[None]:
+        """Around a step, which draws what stays where requests sample."""
+        if self._config.sampling == "greedy":
+            return contextlib.nullcontext()
+        return uniform_numbers(verify_draws(batch, self._config))
+
     def _step(self, batch: Batch, publish: Callable[[torch.Tensor], None] | None = None) -> Any:
         drafts = batch.input_ids.reshape(batch.raw_bs, -1)[:, 1:].reshape(-1)
-        self._draft(torch.tensor(drafts, device=self._runner.device))
-        with replaced_names([torch.Tensor], {"record_stream": lambda *_: None}):
+        self._draft(torch.tensor(drafts, device=self._runner.device), batch)
+        unrecorded = replaced_names([torch.Tensor], {"record_stream": lambda *_: None})
+        with unrecorded, self._numbers(batch):
             return self.engine.forward_batch_generation(self._scheduled(batch), publish)
 
     def _target(self, *_: Any, forward_batch: Any, **__: Any) -> Any:
