@@ -74,6 +74,11 @@ def described(runner: ModelRunner, config: EngineConfig, *, drafts: int, anchore
     return found
 
 
+def _most_rows(config: EngineConfig) -> int:
+    """Of a batch, padded rows included."""
+    return max(config.req_pool_size, *config.capture_bs)
+
+
 class _Backbone(torch.nn.Module):
     """What lies before the engine's part of a draft model: the layers whose keys it keeps."""
 
@@ -96,8 +101,8 @@ class DSparkWorker(BlockWorker):
     ) -> None:
         self.anchored = samples_anchors(config)
         super().__init__(runner, config, requests, mirrored=mirrored)
-        rows = max(config.req_pool_size, *config.capture_bs)
-        self.noise = ExponentialNoise(rows, max(1, self.verified - 1), runner.device)
+        steps = max(1, self.verified - 1)
+        self.noise = ExponentialNoise(_most_rows(config), steps, runner.device)
 
     def _head(self, weight: torch.Tensor) -> Any:
         return Stub(weight=weight, quant_method=None, org_vocab_size=len(weight), tp_size=1)
@@ -236,8 +241,19 @@ class DSparkVerifyWorker(VerifyWorker, DSparkWorker):
     def _open(self, target: Any) -> Any:
         self._runner.model.lm_head = self.head
         self.engine = super()._open(self._runner)
-        self.fold_sampler()
+        if self.fold_sampler():
+            self._make_room(self.engine._draft_sampler)
         return self.engine
+
+    def _make_room(self, sampler: Any) -> None:
+        """Drafts of batches above the ladder stand in there too, which its graphs have not."""
+        rows = _most_rows(self._config)
+        if hasattr(sampler, "params"):  # by release
+            kind = type(sampler.params)
+            sampler.params = kind(*(each.new_zeros(rows) for each in sampler.params))
+        elif getattr(sampler, "folded_sampling", False):
+            sampler.temperatures = sampler.temperatures.new_ones(rows)
+            sampler.greedy_mask = sampler.greedy_mask.new_ones(rows)
 
     def _target_worker(self, target: Any) -> Any:
         found = super()._target_worker(target)
