@@ -11,14 +11,19 @@ where they stand.
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import torch
 
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.content import hidden_width
+from fuzzgraph.content import Tokens, hidden_width, next_token
 from fuzzgraph.world import VOCAB
 
 __all__ = [
     "LOGITS",
+    "branch_logits",
+    "branch_marks",
     "context_heads",
     "context_rows",
     "head_weight",
@@ -43,6 +48,28 @@ def marked(predicted: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return (predicted[:, None] == ids).to(dtype) * _MARK
 
 
+def branch_logits(tokens: Tokens, step: int, topk: int) -> Any:
+    """[tokens, topk] logits of the tokens that a model says may follow, the most likely first.
+
+    The j-th of them is `next_token(token, step, j)`. Each is 1/4 below the one before it at least,
+    a multiple of 1/8 above 26, and another one behind most other tokens.
+    """
+    branches = (torch if isinstance(tokens, torch.Tensor) else np).arange(topk)
+    uneven = (7 * tokens[:, None] + 3 * step + 5 * branches) % 7
+    return _MARK - branches - uneven / 8
+
+
+def branch_marks(tokens: torch.Tensor, step: int, topk: int, dtype: torch.dtype) -> torch.Tensor:
+    """[tokens, VOCAB] the same by token id; no host read."""
+    ids = torch.arange(VOCAB, device=tokens.device)
+    found = torch.zeros(len(tokens), VOCAB, dtype=dtype, device=tokens.device)
+    logits = branch_logits(tokens, step, topk).to(dtype)
+    for branch in range(topk):
+        hit = next_token(tokens, step, branch)[:, None] == ids
+        found = torch.where(hit, logits[:, branch, None], found)
+    return found
+
+
 def next_hidden(
     attended: torch.Tensor, given: torch.Tensor, predicted: torch.Tensor
 ) -> torch.Tensor:
@@ -51,9 +78,9 @@ def next_hidden(
     Args:
         attended: [tokens, Hq * Dv] attention.
         given: [tokens, hidden_width] hidden states that came with the tokens.
-        predicted: [tokens] ids.
+        predicted: [tokens] ids, or [tokens, VOCAB] marks of several.
     """
-    mark = marked(predicted, attended.dtype)
+    mark = predicted if predicted.dim() == 2 else marked(predicted, attended.dtype)
     return torch.cat((attended, given[:, : attended.shape[1]].to(attended.dtype), mark), dim=-1)
 
 

@@ -6,6 +6,7 @@ from fuzzgraph.capabilities import Capabilities, least_page_numbers, page_number
 from fuzzgraph.case import DIMENSIONS, SPEC_MODES, EngineConfig, group_configs
 from fuzzgraph.strategies.coherent_drafts import (
     bound_draft,
+    draft_branches,
     draft_window,
     drafted_blocks,
     drafted_prompts,
@@ -115,6 +116,7 @@ def coherent(fields: Fields, can: Capabilities, pins: Pins = ()) -> EngineConfig
     ngram_drafts(fields, can)
     sampling(fields, can)
     draft_window(fields, can)
+    draft_branches(fields, can)
     if fields["modes"] == ("draft",) and fields["draft_reach"] not in can.draft_reaches:
         fields["draft_reach"] = can.draft_reaches[0]
     later_stage(fields, can)

@@ -80,6 +80,13 @@ def ngram_drafts(fields: Fields, can: Capabilities) -> None:
         fields["ngram_drafts"] = (context + largest) % 3 == 0
 
 
+def draft_branches(fields: Fields, can: Capabilities) -> None:
+    """Branches whose tokens are chosen, wherever a target has some and keys lie by token."""
+    chosen = "chosen" in can.draft_branches and fields["modes"] == ("draft",)
+    several = fields["spec_topk"] > 1 and fields["page_size"] == 1
+    fields["draft_branches"] = "chosen" if chosen and several else "apart"
+
+
 def draft_window(fields: Fields, can: Capabilities) -> None:
     """A window in a third of the drafts, with a sink in half of them, for a target that has them;
     most contexts have room for longer rows."""

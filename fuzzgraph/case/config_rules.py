@@ -47,6 +47,7 @@ def validate_config(config: EngineConfig) -> None:
     _check_backends(config)
     _check_drafted_blocks(config)
     _check_sampling(config)
+    _check_branches(config)
     _check_draft_window(config)
     _check_experts(config)
     _check_prefill(config)
@@ -267,6 +268,19 @@ def _check_sampling(config: EngineConfig) -> None:
             f"{list(config.modes)}, spec_topk={config.spec_topk}"
             + "".join(f", {name}={getattr(config, name)}" for name in others),
             "Change them, or use 'greedy'.",
+        )
+
+
+def _check_branches(config: EngineConfig) -> None:
+    """Tokens are chosen among branches whose keys lie one behind the other."""
+    alone = config.modes == ("draft",) and config.spec_topk > 1 and config.page_size == 1
+    if config.draft_branches == "chosen" and not alone:
+        refuse(
+            "config.draft_branches",
+            "chosen",
+            f"needs modes=['draft'], spec_topk > 1 and page_size=1; got {list(config.modes)}, "
+            f"spec_topk={config.spec_topk} and page_size={config.page_size}",
+            "Change them, or use 'apart'.",
         )
 
 

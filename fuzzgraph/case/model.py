@@ -396,6 +396,12 @@ class EngineConfig(Record, frozen=True, kw_only=True):
     )] = "drafts"
     """Whether each step of a draft sees itself and the drafts before it beside its row's past, or
     the `past` alone, as on backends whose lengths do not grow with the steps."""
+    draft_branches: Annotated[Literal["apart", "chosen"], Dimension(
+        needs=OneOf("draft_branches"), label="branches {}", only_in=("draft",),
+        group="speculation"
+    )] = "apart"
+    """Whether each branch of a draft goes on by itself, or the best of all branches' tokens are
+    `chosen` at each step (see `reference.draft_tree`)."""
     sampling: Annotated[Literal["greedy", "target", "draft"], Dimension(
         needs=OneOf("samplings"), label="sampling {}", only_in=("target_verify",),
         group="speculation"

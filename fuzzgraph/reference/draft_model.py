@@ -12,7 +12,8 @@ import torch
 
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.content import content_for, next_token
-from fuzzgraph.draft_head import head_weight, markov_chain, next_hidden
+from fuzzgraph.draft_head import branch_marks, head_weight, markov_chain, next_hidden
+from fuzzgraph.reference.draft_tree import draft_tree
 from fuzzgraph.reference.sampled import block_draws
 from fuzzgraph.world import Batch
 
@@ -20,7 +21,7 @@ from fuzzgraph.world import Batch
 def draft_model_outputs(
     attended: torch.Tensor, batch: Batch, config: EngineConfig
 ) -> dict[str, torch.Tensor]:
-    """The outputs of a draft model; {} in other modes, or where branches share a row.
+    """The outputs of a draft model; {} in other modes, or where several branches go on apart.
 
     Those that begin with `unattended` are of a model without a layer, whose tokens have the front
     part of `Content.hidden_states` in the place of attention.
@@ -32,6 +33,8 @@ def draft_model_outputs(
         return _block(attended.flatten(1), batch, config)
     if batch.mode == "draft_extend":
         return _extended(attended.flatten(1), batch, config)
+    if batch.mode == "draft" and config.draft_branches == "chosen":
+        return _branched(attended.flatten(1), batch, config)
     if batch.mode == "draft" and config.spec_topk == 1:
         return _drafted(attended.flatten(1), batch, config)
     return {}
@@ -117,6 +120,30 @@ def _drafted(attended: torch.Tensor, batch: Batch, config: EngineConfig) -> dict
         "top_scores_index": order + 1,
         "drafted_parents": order[:, : parents_of(steps)],
         "drafted_scores": order[:, 1:],
+    }
+
+
+def _branched(
+    attended: torch.Tensor, batch: Batch, config: EngineConfig
+) -> dict[str, torch.Tensor]:
+    """Of each step of several branches, by row, place and step; and what is handed out of them."""
+    tree, topk, steps = draft_tree(batch, config), config.spec_topk, config.spec_steps
+    tokens, followed = torch.from_numpy(tree.tokens), torch.from_numpy(tree.followed)
+    first = torch.from_numpy(batch.input_ids).view(-1, topk)[:, 0]
+    positions = torch.from_numpy(batch.positions).view(-1, topk)[:, 0]
+    hidden = content_for(config).hidden_states(first, positions).repeat_interleave(topk, 0)
+    of_rows = torch.arange(batch.raw_bs)[:, None] * topk
+    at_each, found = attended.view(-1, steps, attended.shape[1]), []
+    for step in range(steps):
+        given = hidden[(of_rows + followed[step]).flatten()]
+        marks = branch_marks(tokens[step].flatten(), step, topk, attended.dtype)
+        hidden = next_hidden(at_each[:, step], given, marks)
+        found.append(hidden)
+    return {
+        "hidden_states": torch.stack(found, 1).flatten(0, 1),
+        "tree_tokens": torch.from_numpy(tree.handed_out),
+        "tree_scores_index": torch.from_numpy(tree.places),
+        "tree_parents": torch.from_numpy(tree.parents),
     }
 
 

@@ -17,6 +17,7 @@ from fuzzgraph import fp4_index
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.compressor_layer import CANDIDATE_BLOCK, compression_ratio
 from fuzzgraph.content import content_for, next_token
+from fuzzgraph.reference.draft_tree import draft_tree
 from fuzzgraph.world import Batch, IntArray, Ragged
 
 Scorer = Callable[[IntArray, IntArray, IntArray, IntArray], npt.NDArray[np.float64]]
@@ -250,6 +251,8 @@ def _draft(batch: Batch, config: EngineConfig) -> Queries:
     branches = np.arange(topk)
     for step in range(steps):
         tokens[step + 1] = next_token(tokens[step], step, branches)
+    if config.draft_branches == "chosen":
+        tokens = draft_tree(batch, config).tokens
     tokens = np.ascontiguousarray(np.moveaxis(tokens, 0, -1))  # row, branch, step
     # The keys of each query: the row's own tokens, then `steps` columns for its branch.
     own = np.arange(steps)

@@ -161,6 +161,11 @@ def _of_draft_model(
     if name == "block_hidden":
         width = hidden_width(config)
         return OutputSpec(batch.num_tokens, (width,), (DTYPES[config.dtype],))
+    if name in ("tree_tokens", "tree_scores_index"):
+        return OutputSpec(batch.raw_bs, (config.draft_tokens - 1,), _TOKEN_IDS)
+    if name == "tree_parents":
+        columns = config.spec_topk * config.spec_steps + 1
+        return OutputSpec(batch.raw_bs, (columns,), _TOKEN_IDS)
     if name in ("parent_list", "top_scores_index"):
         return OutputSpec(batch.raw_bs, chain, _TOKEN_IDS)
     if name == "drafted_parents":

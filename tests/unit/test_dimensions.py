@@ -42,6 +42,7 @@ FOLLOWING = {"kv_pool_pages", "num_kv_heads", "v_head_dim", "spec_steps", "draft
     "drafted_blocks",
     "drafted_window",
     "draft_adapter",
+    "draft_branches",
     "draft_reach",
     "draft_sink_size",
     "draft_window_size",

@@ -41,6 +41,7 @@ _EVERYTHING = WIDEST.replace(
     drafted_windows=False,
     draft_windows=False,
     draft_reaches=("drafts",),
+    draft_branches=("apart",),
     draft_adapters=False,
     loras=False,
     experts=False,

@@ -14,7 +14,7 @@ import torch
 
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.content import content_for, hidden_rows, next_token
-from fuzzgraph.draft_head import LOGITS, head_weight, next_hidden
+from fuzzgraph.draft_head import LOGITS, branch_marks, head_weight, next_hidden
 from fuzzgraph.targets.offline.demands import demand_rows
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.attention_model import (
@@ -43,6 +43,7 @@ class DraftHead:
     def prepare(self, config: EngineConfig, device: torch.device) -> None:
         """Make its weights."""
         self._columns = config.num_q_heads * config.v_head_dim
+        self._branches = config.spec_topk if config.draft_branches == "chosen" else 1
         weight = head_weight(config, content_for(config).dtype)
         self.head = Stub(weight=torch.empty_like(weight, device=device).copy_(weight))
         self._steps: list[tuple[torch.Tensor, torch.Tensor]] | None = None
@@ -61,7 +62,10 @@ class DraftHead:
         given = demand_rows(held, len(input_ids), "hidden_states", FORWARD)
         computed = self.attend(input_ids, positions, forward_batch)
         attended = demand_rows(computed, len(input_ids), "attention", FORWARD)
-        predicted = next_token(input_ids, len(self._steps or ()), 0)
+        step = len(self._steps or ())
+        predicted = next_token(input_ids, step, 0)
+        if self._branches > 1:
+            predicted = branch_marks(input_ids, step, self._branches, attended.dtype)
         hidden = next_hidden(
             attended[:, : self._columns], given, predicted
         )  # mixed rows lie behind

@@ -1,7 +1,8 @@
 """EAGLE's drafts on a backend for each step, whose indices of all steps one Triton kernel writes.
 
-The release's own draft runner grows drafts on them. A draft of one branch attends at each step,
-and its outputs are judged; one of several branches computes nothing.
+The release's own draft runner grows drafts on them. A draft of one branch attends at each step, and
+so does one of several on pages of one token; outputs are judged then. On other pages one of several
+branches computes nothing.
 """
 
 from __future__ import annotations
@@ -48,11 +49,19 @@ class MultiStepDraftTarget(DraftTarget):
         backend: of a single step.
     """
 
+    judged = "one branch, or pages of one token"
+    """In which cases its outputs are."""
+
     def __init__(self, name: str, backend: AttentionBackend) -> None:
         super().__init__(name, DRAFT.name)
+        self.outputs_judged = {DRAFT.mode: self.judged}
         self._backend = backend
         self.capabilities = self.capabilities.replace(
-            seq_len_fill_values=(1,), min_spec_steps=2, draft_windows=True, swa_window=False
+            seq_len_fill_values=(1,),
+            min_spec_steps=2,
+            draft_windows=True,
+            swa_window=False,
+            draft_branches=("apart", "chosen"),
         )
 
     def refused(self, config: EngineConfig) -> str | None:

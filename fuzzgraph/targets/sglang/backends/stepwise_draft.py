@@ -64,6 +64,8 @@ _BACKENDS = {
 class StepwiseDraftTarget(MultiStepDraftTarget):
     """EAGLE's draft runner on one backend of the release that this process holds."""
 
+    judged = "one branch"
+
     def __init__(self, name: str, backend: str) -> None:
         self._steps = _BACKENDS[backend]
         single = self._steps.of_one_step

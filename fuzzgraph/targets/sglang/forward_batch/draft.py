@@ -9,6 +9,7 @@ import torch
 
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.content import content_for
+from fuzzgraph.reference.draft_tree import draft_tree
 from fuzzgraph.targets.sglang.forward_batch.data_ranks import count_ranks
 from fuzzgraph.targets.sglang.forward_batch.decode import bound, decode_values, engine_tensor, given
 from fuzzgraph.targets.sglang.release import engine_module
@@ -30,7 +31,7 @@ def draft_batch(batch: Batch, runner: ModelRunner, config: EngineConfig, *, froz
     spec = given(
         kind,
         {
-            "topk_p": torch.ones(rows, config.spec_topk, device=runner.device),
+            "topk_p": _first_parts(batch, config).to(runner.device),
             "topk_index": tokens.to(runner.device),
             "hidden_states": _hidden_states(tokens[:, 0], positions[:, 0], runner),
             "capture_hidden_mode": info.CaptureHiddenMode.LAST,
@@ -47,6 +48,13 @@ def draft_batch(batch: Batch, runner: ModelRunner, config: EngineConfig, *, froz
         "capture_hidden_mode": info.CaptureHiddenMode.LAST,
     }
     return _beside_ranks(given(info.ForwardBatch, values), batch, runner)
+
+
+def _first_parts(batch: Batch, config: EngineConfig) -> torch.Tensor:
+    """[rows, topk] float32: what the first token of each branch is worth."""
+    if config.draft_branches == "chosen":
+        return torch.from_numpy(draft_tree(batch, config).first_parts).float()
+    return torch.ones(batch.raw_bs, config.spec_topk)
 
 
 def _beside_ranks(made: Any, batch: Batch, runner: ModelRunner) -> Any:

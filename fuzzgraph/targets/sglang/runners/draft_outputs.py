@@ -12,6 +12,7 @@ from fuzzgraph.targets.sglang.forward_batch.draft import select_index
 from fuzzgraph.world import Batch
 
 CHAIN = ("draft_tokens", "first_tokens", "parent_list", "top_scores_index")
+TREE = ("tree_parents", "tree_scores_index", "tree_tokens")
 _ORDERS = (("drafted_parents", "drafted_scores"), ("parent_list", "top_scores_index"))
 """Parents and scores of a row, by how many of its tokens were not predicted."""
 _WORKER = "the draft worker"
@@ -22,6 +23,12 @@ def chain_in(handed_out: Any, batch: Batch) -> dict[str, torch.Tensor]:
     tokens = demand_rows(handed_out[2], batch.raw_bs, "tokens", _WORKER)
     found = drafted_in(handed_out, batch, 1)
     return {**found, "first_tokens": tokens[:, 0].clone()}
+
+
+def tree_in(handed_out: Any, batch: Batch) -> dict[str, torch.Tensor]:
+    """Parents, places and tokens of drafts of several branches."""
+    names = zip(TREE, handed_out, strict=False)
+    return {name: demand_rows(each, batch.raw_bs, name, _WORKER).clone() for name, each in names}
 
 
 def drafted_names(given: int) -> tuple[str, ...]:

@@ -56,11 +56,13 @@ from fuzzgraph.targets.sglang.runners.draft_cuda_graph_runners import (
 from fuzzgraph.targets.sglang.runners.draft_fields import COUNTED, draft_fields, draft_inputs
 from fuzzgraph.targets.sglang.runners.draft_outputs import (
     CHAIN,
+    TREE,
     chain_in,
     drafted_in,
     drafted_names,
     sampled_from,
     sampled_from_nothing,
+    tree_in,
 )
 from fuzzgraph.targets.sglang.runners.eagle_multi_layer import MULTI_LAYER
 from fuzzgraph.targets.sglang.runners.extend_beside_ranks import Extended, extend_beside_ranks
@@ -131,6 +133,7 @@ class DraftTarget(SglangTarget):
             capture_beyond_pool=True,
             state_tracking=self._kind in (DRAFT_EXTEND, MULTI_LAYER),
             swa_window=computes,
+            draft_branches=("apart",),
             prefix_by_group=False,
         )
 
@@ -185,6 +188,8 @@ class DraftSession(DecodeSession):
                 f"sglang {release()} does not tell draft models where states are kept: "
                 "state_track_interval must be 0"
             )
+        if config.draft_branches == "chosen" and not runs_draft_loop():
+            raise NotInRelease("branches of drafts are chosen from sglang 0.5.13 on")
         self._kind = kind
         self._batch: Batch | None = None
         self._packed = packs_accepted_tokens() and kind is DRAFT_EXTEND
@@ -227,6 +232,12 @@ class DraftSession(DecodeSession):
         did drafts on the target's KV up to 0.5.12, which have a forward more since. Without
         branches a row to verify holds one token more than its draft.
         """
+        if config.draft_branches == "chosen":
+            tokens = config.draft_tokens
+            return {
+                "speculative_num_steps": config.spec_steps + 1,
+                "speculative_num_draft_tokens": tokens,
+            }
         if self._loops or (self._kind is FROZEN and not runs_draft_loop()):
             steps = config.spec_steps + 1
         elif self._kind is FROZEN:
@@ -238,7 +249,8 @@ class DraftSession(DecodeSession):
     def _computes(self, config: EngineConfig) -> bool:
         """Whether the draft model attends: a draft of several branches attends in two parts, of
         which the second takes its slots as a server with one step more lays them out."""
-        return self._kind in _ATTENDED and config.spec_topk == 1
+        attends = config.spec_topk == 1 or config.draft_branches == "chosen"
+        return self._kind in _ATTENDED and attends
 
     @contextlib.contextmanager
     def engine_runs(self, batch: Batch | None = None) -> Iterator[None]:
@@ -258,8 +270,10 @@ class DraftSession(DecodeSession):
         if self._extends:
             slots = torch.zeros(batch.raw_bs, self._config.draft_tokens, **place)
         else:
-            each = self._config.spec_topk * self._config.spec_steps
-            slots = torch.tensor(batch.slot_mapping, **place).view(-1, each)
+            slots = torch.tensor(batch.slot_mapping, **place).view(-1, self._config.spec_steps)
+            if self._config.draft_branches == "chosen":  # each branch has its server's steps
+                slots = torch.nn.functional.pad(slots, (0, 1))
+            slots = slots.view(batch.raw_bs, self._config.spec_topk * slots.shape[1])
         columns = torch.tensor(batch.seq_lens)[:, None] + torch.arange(slots.shape[1])
         before = table[rows, columns]
         table[rows, columns] = slots
@@ -304,7 +318,8 @@ class DraftSession(DecodeSession):
         if self._kind is FROZEN:
             return "unattended_hidden", *drafted_names(_given())
         if self._loops:
-            more = ("hidden_states", *CHAIN)
+            branched = self._config.draft_branches == "chosen"
+            more = ("hidden_states", *(TREE if branched else CHAIN))
         elif self._model is not None and self._kind is DRAFT_EXTEND:
             more = ("hidden_states", "next_token_logits")
         return *super().promised_outputs(mode), *more
@@ -325,7 +340,9 @@ class DraftSession(DecodeSession):
         if self._loops:
             found |= {
                 "hidden_states": hidden[0][:live].clone(),
-                **chain_in(self._outputs, self._batch),
+                **(chain_in if self._config.spec_topk == 1 else tree_in)(
+                    self._outputs, self._batch
+                ),
             }
         elif self._kind is DRAFT_EXTEND:
             found |= self._sampled(self._batch)

@@ -2,8 +2,8 @@
 
 The real one loads a draft model. Here the model is one of a single layer, or computes nothing: then
 its forward returns tensors of the right shape, and a draft returns tokens that follow from what the
-graph was given, so that a wrong input shows in an output. Where there is a layer, drafts of one
-branch run the worker's own loop.
+graph was given, so that a wrong input shows in an output. Where there is a layer, drafts run
+the worker's own loop.
 """
 
 from __future__ import annotations
@@ -78,7 +78,8 @@ def _engine_draft(worker: Any, model: DraftHead, *, eagle: bool) -> Any:
     }
     if eagle:
         engine = module.EagleDraftWorker
-        engine._rebuild_topk1_chain_buffers(worker)
+        if worker.topk == 1:
+            engine._rebuild_topk1_chain_buffers(worker)
     else:
         engine = getattr(module, "FrozenKVMTPDraftWorker", None) or module.FrozenKVMTPWorker
 

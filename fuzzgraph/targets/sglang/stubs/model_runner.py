@@ -193,7 +193,8 @@ def request_pool(
     pool_class = engine_module("sglang.srt.mem_cache.memory_pool").ReqToTokenPool
     widened = {"target_verify", "draft_extend"} & set(config.modes)
     draft = config.draft_tokens if widened else 0
-    draft += config.spec_topk * config.spec_steps if "draft" in config.modes else 0
+    steps = config.spec_steps + (config.draft_branches == "chosen")  # see `_drafted` of drafts
+    draft += config.spec_topk * steps if "draft" in config.modes else 0
     rows = config.req_pool_size + FIRST_ROW
     with torch.device("meta"):
         added = pool_class(1, 1, "meta", False).req_to_token.shape[0] - 1
