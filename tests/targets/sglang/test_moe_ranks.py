@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fuzzgraph.case import Case, EngineConfig, validate
+from fuzzgraph.case import Case, EngineConfig, Mode, validate
 from tests.targets.sglang.released import Workers
 from tests.targets.sglang.test_data_ranks import step
 
@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.sglang, pytest.mark.slow]
 
 NEWEST = "0.5.23"
 MUTANTS = "tests.targets.sglang.moe_rank_mutants:"
-FAMILIES = {
+FAMILIES: dict[str, dict[str, Any]] = {
     "sglang-moe": {},
     "sglang-moe-deepseek": {"expert_scoring": "sigmoid"},
     "sglang-moe-gpt-oss": {"expert_activation": "clamped_swiglu"},
@@ -24,7 +24,9 @@ FAMILIES = {
 
 def beside_ranks(target: str = "sglang-moe", **settings: Any) -> Case:
     """A rank beside busier ones, as large ones, and idle ones, in graphs and above them."""
-    mode, tokens = ("target_verify", 3) if target.endswith("verify") else ("decode", 1)
+    verifies = target.endswith("verify")
+    mode: Mode = "target_verify" if verifies else "decode"
+    tokens = 3 if verifies else 1
     given = {
         "modes": (mode,), "capture_bs": (1, 2, 4), "max_context_len": 32, "dtype": "float16",
         "num_experts": 8, "experts_per_token": 2, "dp_size": 4, "dp_rank": 2, "ep_size": 4,
