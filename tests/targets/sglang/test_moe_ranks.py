@@ -24,9 +24,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
 
 def beside_ranks(target: str = "sglang-moe", **settings: Any) -> Case:
     """A rank beside busier ones, as large ones, and idle ones, in graphs and above them."""
-    verifies = target.endswith("verify")
-    mode: Mode = "target_verify" if verifies else "decode"
-    tokens = 3 if verifies else 1
+    mode: Mode = "target_verify" if target.endswith("verify") else "decode"
+    tokens = 3 if mode == "target_verify" else 1
     given = {
         "modes": (mode,), "capture_bs": (1, 2, 4), "max_context_len": 32, "dtype": "float16",
         "num_experts": 8, "experts_per_token": 2, "dp_size": 4, "dp_rank": 2, "ep_size": 4,
