@@ -39,14 +39,15 @@ def case(*steps: ReplayStep, topk: int, spec_steps: int = 2, **settings: Any) ->
 
 @pytest.mark.sglang
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["triton", "flashinfer"])
-@pytest.mark.parametrize("version", ["0.5.13", "0.5.19", NEWEST])
+@pytest.mark.parametrize(
+    ("version", "backend", "topk"),
+    [("0.5.13", "triton", 2), (NEWEST, "triton", 4), (NEWEST, "flashinfer", 2)],
+)
 def test_the_best_tokens_of_all_branches_go_on(
-    workers: Workers, version: str, backend: str
+    workers: Workers, version: str, backend: str, topk: int
 ) -> None:
-    for topk, steps in ((2, 3), (4, 2)):
-        of = case(*DRAFTS, topk=topk, spec_steps=steps)
-        assert found(workers, version, of, f"sglang-{backend}-draft") == set()
+    of = case(*DRAFTS, topk=topk, spec_steps=3)
+    assert found(workers, version, of, f"sglang-{backend}-draft") == set()
 
 
 @pytest.mark.sglang
