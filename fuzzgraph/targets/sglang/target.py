@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fuzzgraph.targets.offline.target import ReleasedTarget
-from fuzzgraph.targets.sglang.excuses import EXCUSES
+from fuzzgraph.targets.sglang.excuses.decode import EXCUSES
 from fuzzgraph.targets.sglang.release import SGLANG
 from fuzzgraph.targets.sglang.runners.decode import runner_module
 from fuzzgraph.targets.sglang.stubs.platform import platform_of_a_gpu

@@ -30,7 +30,7 @@ from fuzzgraph.targets.sglang.backends.attention_backend import (
     refused_latent_row,
 )
 from fuzzgraph.targets.sglang.decode_session import refused_capture_sizes
-from fuzzgraph.targets.sglang.excuses import DRAFT_EXTEND_EXCUSES
+from fuzzgraph.targets.sglang.excuses.drafts import DRAFT_EXTEND_EXCUSES
 from fuzzgraph.targets.sglang.release import demand_release
 from fuzzgraph.targets.sglang.runners.draft_cuda_graph_runners import DRAFT_EXTEND, RunnerKind
 from fuzzgraph.targets.sglang.runners.eagle_draft import DraftSession, DraftTarget

@@ -50,7 +50,7 @@ from fuzzgraph.targets.sglang.decode_session import (
     DecodeSession,
     refused_draft_tokens,
 )
-from fuzzgraph.targets.sglang.excuses import DSV4_EXCUSES
+from fuzzgraph.targets.sglang.excuses.deepseek import DSV4_EXCUSES
 from fuzzgraph.targets.sglang.fields import input_fields, input_names
 from fuzzgraph.targets.sglang.release import engine_module, has_module
 from fuzzgraph.targets.sglang.stubs.compiled_modules import (

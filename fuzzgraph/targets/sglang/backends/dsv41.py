@@ -32,7 +32,7 @@ from fuzzgraph.targets.offline.cuda_on_cpu import DEVICE, STREAMS, tensors_claim
 from fuzzgraph.targets.offline.kernel_arguments import put_model
 from fuzzgraph.targets.offline.patching import replaced_names
 from fuzzgraph.targets.sglang.backends.dsv4 import Dsv4Session, Dsv4Target, LookingModel, Topk
-from fuzzgraph.targets.sglang.excuses import DSV41_EXCUSES
+from fuzzgraph.targets.sglang.excuses.deepseek import DSV41_EXCUSES
 from fuzzgraph.targets.sglang.low_ratio_model import ENGINE_MOST_TOPK, LowRatioModel
 from fuzzgraph.targets.sglang.release import demand_release, engine_module, is_before
 from fuzzgraph.targets.sglang.runners.base import RunnerDriver

@@ -33,7 +33,7 @@ from fuzzgraph.targets.sglang.backends.triton import (
 )
 from fuzzgraph.targets.sglang.decode_session import DATA_RANKS
 from fuzzgraph.targets.sglang.delta_net_model import LAYER, DeltaNetModel
-from fuzzgraph.targets.sglang.excuses import HYBRID_VERIFY_EXCUSES
+from fuzzgraph.targets.sglang.excuses.decode import HYBRID_VERIFY_EXCUSES
 from fuzzgraph.targets.sglang.forward_batch.committed_states import COMMITS_SINCE, commit_states
 from fuzzgraph.targets.sglang.hybrid_model import HybridModel, split_recurrent
 from fuzzgraph.targets.sglang.release import (

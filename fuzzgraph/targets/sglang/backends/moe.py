@@ -38,7 +38,7 @@ from fuzzgraph.targets.sglang.backends.triton import (
     triton_backend,
 )
 from fuzzgraph.targets.sglang.decode_session import DATA_RANKS
-from fuzzgraph.targets.sglang.excuses import EXCUSES
+from fuzzgraph.targets.sglang.excuses.decode import EXCUSES
 from fuzzgraph.targets.sglang.experts_beside_ranks import BOUNDARY, around_modules
 from fuzzgraph.targets.sglang.experts_model import BLOCKS, RECORDER, ExpertsModel, Family
 from fuzzgraph.targets.sglang.release import (

@@ -30,7 +30,7 @@ from fuzzgraph.targets.sglang.backends.draft_extend import DraftExtendSession, D
 from fuzzgraph.targets.sglang.backends.recording import watched
 from fuzzgraph.targets.sglang.decode_session import judged_pools
 from fuzzgraph.targets.sglang.draft_model import DraftModel
-from fuzzgraph.targets.sglang.excuses import LAYERS_EXCUSES, OWN_INPUTS_EXCUSES
+from fuzzgraph.targets.sglang.excuses.drafts import LAYERS_EXCUSES, OWN_INPUTS_EXCUSES
 from fuzzgraph.targets.sglang.forward_batch.decode import engine_tensor
 from fuzzgraph.targets.sglang.release import engine_module, is_before
 from fuzzgraph.targets.sglang.runners.draft_cuda_graph_runners import DraftRunnerDriver

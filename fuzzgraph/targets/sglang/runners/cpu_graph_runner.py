@@ -23,7 +23,7 @@ from fuzzgraph.targets.offline.patching import replaced_names
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.backends.recording import recording_backend
 from fuzzgraph.targets.sglang.decode_session import DecodeSession
-from fuzzgraph.targets.sglang.excuses import CPU_GRAPH_EXCUSES
+from fuzzgraph.targets.sglang.excuses.decode import CPU_GRAPH_EXCUSES
 from fuzzgraph.targets.sglang.fields import input_fields
 from fuzzgraph.targets.sglang.release import engine_module, release
 from fuzzgraph.targets.sglang.runners.base import RunnerDriver

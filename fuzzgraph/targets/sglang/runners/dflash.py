@@ -35,7 +35,7 @@ from fuzzgraph.targets.sglang.backends.attention_backend import (
     BackendTarget,
     attributes,
 )
-from fuzzgraph.targets.sglang.excuses import BLOCK_EXCUSES
+from fuzzgraph.targets.sglang.excuses.blocks import BLOCK_EXCUSES
 from fuzzgraph.targets.sglang.release import demand_release, engine_module
 from fuzzgraph.targets.sglang.runners.base import RunnerDriver
 from fuzzgraph.targets.sglang.stubs.block_worker import BlockWorker

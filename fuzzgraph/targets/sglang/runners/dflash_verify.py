@@ -35,7 +35,7 @@ from fuzzgraph.targets.sglang.backends.attention_backend import (
     BackendSession,
     BackendTarget,
 )
-from fuzzgraph.targets.sglang.excuses import VERIFY_EXCUSES
+from fuzzgraph.targets.sglang.excuses.blocks import VERIFY_EXCUSES
 from fuzzgraph.targets.sglang.release import demand_release, engine_module
 from fuzzgraph.targets.sglang.runners.base import RunnerDriver
 from fuzzgraph.targets.sglang.runners.dflash import BACKENDS, FROM, host_lengths, lengths_on_host

@@ -17,7 +17,7 @@ from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.observation import Field
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.sglang.backends.attention_backend import AttentionBackend
-from fuzzgraph.targets.sglang.excuses import DSPARK_DRAFT_EXCUSES, VERIFIED_OFFSETS
+from fuzzgraph.targets.sglang.excuses.blocks import DSPARK_DRAFT_EXCUSES, VERIFIED_OFFSETS
 from fuzzgraph.targets.sglang.release import is_before
 from fuzzgraph.targets.sglang.runners.dflash import BlockDraftSession, BlockDraftTarget, BlockModel
 from fuzzgraph.targets.sglang.stubs.block_worker import BlockWorker

@@ -12,7 +12,7 @@ from fuzzgraph.case import EngineConfig
 from fuzzgraph.errors import NotInRelease
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.sglang.backends.attention_backend import AttentionBackend
-from fuzzgraph.targets.sglang.excuses import DSPARK_VERIFY_EXCUSES
+from fuzzgraph.targets.sglang.excuses.blocks import DSPARK_VERIFY_EXCUSES
 from fuzzgraph.targets.sglang.release import is_before
 from fuzzgraph.targets.sglang.runners.dflash_verify import BlockVerifySession, BlockVerifyTarget
 from fuzzgraph.targets.sglang.stubs.dspark_worker import WORKER, DSparkVerifyWorker

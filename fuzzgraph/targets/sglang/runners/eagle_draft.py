@@ -37,7 +37,7 @@ from fuzzgraph.targets.sglang.decode_session import (
     DecodeSession,
 )
 from fuzzgraph.targets.sglang.draft_model import DraftModel, UnattendedModel
-from fuzzgraph.targets.sglang.excuses import DRAFT_EXCUSES
+from fuzzgraph.targets.sglang.excuses.drafts import DRAFT_EXCUSES
 from fuzzgraph.targets.sglang.forward_batch.data_ranks import forget_ranks
 from fuzzgraph.targets.sglang.forward_batch.draft import (
     draft_batch,

@@ -34,7 +34,7 @@ from fuzzgraph.targets.sglang.attention_model import (
 from fuzzgraph.targets.sglang.backends.attention_backend import open_backend
 from fuzzgraph.targets.sglang.backends.fa3 import FA3
 from fuzzgraph.targets.sglang.decode_session import DATA_RANKS
-from fuzzgraph.targets.sglang.excuses import FULL_PREFILL_EXCUSES
+from fuzzgraph.targets.sglang.excuses.prefill import FULL_PREFILL_EXCUSES
 from fuzzgraph.targets.sglang.fields import window_fields
 from fuzzgraph.targets.sglang.release import is_before, release
 from fuzzgraph.targets.sglang.runners.prefill_cuda_graph_runner import (

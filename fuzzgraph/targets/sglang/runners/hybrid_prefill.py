@@ -37,7 +37,7 @@ from fuzzgraph.targets.sglang.backends.mamba2 import TRACKING_SINCE, any_device,
 from fuzzgraph.targets.sglang.channel_decay_model import ChannelDecayModel
 from fuzzgraph.targets.sglang.decayed_attention_model import DecayedAttentionModel
 from fuzzgraph.targets.sglang.delta_net_model import LAYER, DeltaNetModel
-from fuzzgraph.targets.sglang.excuses import HYBRID_PREFILL_EXCUSES
+from fuzzgraph.targets.sglang.excuses.prefill import HYBRID_PREFILL_EXCUSES
 from fuzzgraph.targets.sglang.fields import TRACKED_PROMPTS, tracked_fields
 from fuzzgraph.targets.sglang.forward_batch.prefill import (
     STATE_CHUNK,

@@ -16,7 +16,7 @@ from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.sglang.attention_model import ROW_MIXINGS
 from fuzzgraph.targets.sglang.backends.triton import TRITON_BACKEND
 from fuzzgraph.targets.sglang.decode_session import DATA_RANKS
-from fuzzgraph.targets.sglang.excuses import PREFILL_EXCUSES
+from fuzzgraph.targets.sglang.excuses.prefill import PREFILL_EXCUSES
 from fuzzgraph.targets.sglang.release import release
 from fuzzgraph.targets.sglang.runners.prefill_cuda_graph_runner import (
     BREAKABLE,

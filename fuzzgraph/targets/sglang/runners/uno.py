@@ -29,7 +29,7 @@ from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.attention_model import in_forward_context
 from fuzzgraph.targets.sglang.backends.lora import LoraSession, LoraTarget, name_of
 from fuzzgraph.targets.sglang.backends.triton import TritonSession
-from fuzzgraph.targets.sglang.excuses import UNO_EXCUSES
+from fuzzgraph.targets.sglang.excuses.blocks import UNO_EXCUSES
 from fuzzgraph.targets.sglang.release import SGLANG, demand_release, engine_module
 from fuzzgraph.targets.sglang.runners.base import RunnerDriver
 from fuzzgraph.targets.sglang.runners.capture import forget_input_buffers

@@ -1,0 +1,89 @@
+"""Of DeepSeek V4's attention and V4.1's."""
+
+from __future__ import annotations
+
+from fuzzgraph.handover import Excuse
+from fuzzgraph.targets.sglang.excuses.decode import EXCUSES
+
+DSV4_EXCUSES: tuple[Excuse, ...] = (
+    *EXCUSES,
+    Excuse(
+        "DeepseekV4AttnBackend.*.spec_info.draft_token",
+        "missing",
+        "sglang deepseek_v4_backend.py _get_target_verify_bs: counts the drafts of a replay, where"
+        " a capture has none",
+        "the count is read with online compression of groups of 128 alone, which is off by default"
+        " (SGLANG_OPT_USE_ONLINE_COMPRESS)",
+    ),
+    Excuse(
+        "DeepseekV4AttnBackend.forward_metadata.seq_lens_cpu",
+        "missing",
+        "sglang 0.5.14 deepseek_v4_backend.py DSV4RawVerifyMetadata: raw metadata has it, what they"
+        " are upgraded to has not; without a graph they are upgraded at once",
+        "no upgrade reads it",
+    ),
+    Excuse(
+        "plan_compress_prefill.req_to_token",
+        "live",
+        "sglang c_plan.cuh plan_compress_prefill_kernel_1: finds rows by the requests' numbers",
+        "the request pool's whole table, which may have as many rows as a batch has tokens; what is"
+        " summed by the plan is judged",
+    ),
+    Excuse(
+        "*flashmla_metadata.config",
+        "live",
+        "FlashMLA flash_mla_interface.py FlashMLASchedMeta: shapes of the call that made the plan",
+        "as many numbers as a batch may have tokens, none of them a token's",
+    ),
+)
+
+_VARIANT_GRAPHS = (
+    "sglang runner_utils/capture_mode.py skip_low_ratio_indexer, skip_candidate_filtering: graphs"
+    " for short requests select every key, or among all of them; an eager run has no such variant"
+)
+
+_EAGER_SCORES = "an eager run scores as the graphs of the longest requests do; outputs are judged"
+
+_OF_CANDIDATES = (
+    "_candidate_row_lens_kernel",
+    "amax8_varlen",
+    "topk_plan",
+    "topk_transform_places",
+    "candidate_block_table",
+    "get_paged_sparse_mqa_logits_metadata",
+    "fp8_fp4_paged_sparse_mqa_logits",
+    "topk_transform_bf16",
+)
+
+DSV41_EXCUSES: tuple[Excuse, ...] = (
+    *DSV4_EXCUSES,
+    Excuse(
+        "DeepseekV4AttnBackend.*.spec_info.custom_mask",
+        "kind",
+        "sglang dspark_verify.py run_non_compact: DSpark's verifies have no mask;"
+        " dflash_utils.py resolve_dflash_verify_mask_policy: a capture has one on backends that"
+        " it does not name, of which this is one",
+        "deepseek_v4_backend.py init_cuda_graph_state: metadata of a verify never extracts it",
+        where_unread=True,
+    ),
+    *(
+        Excuse(kernel, "missing", _VARIANT_GRAPHS, _EAGER_SCORES)
+        for kernel in (
+            "index_q_rope_pack_weights",
+            "fp8_fp4_paged_mqa_logits",
+            "topk_transform_paged",
+            "topk_transform",
+            *_OF_CANDIDATES,
+        )
+    ),
+    *(
+        Excuse(
+            f"DeepseekV4AttnBackend.forward_metadata.core_attn_metadata.c{ratio}_sparse_page_indices",
+            "live",
+            _VARIANT_GRAPHS,
+            "such a graph fills the indices of both ratios before any layer runs; what a layer"
+            " reads is judged by its outputs",
+        )
+        for ratio in (1, 2)
+    ),
+)
