@@ -144,6 +144,8 @@ class Excuse:
     reason: str
     where_unread: bool = False
     """Whether it holds only where the backend did not read the name, in a replay or at capture."""
+    only_with: str = ""
+    """Field of a case's config: it holds only where that differs from its default; '' for all."""
 
     def covers(self, name: str, rule: str, unread: Collection[str] = ()) -> bool:
         """Whether it excuses this name from this rule.
@@ -157,6 +159,7 @@ class Excuse:
 
     def __str__(self) -> str:
         where = " where the backend does not read it" if self.where_unread else ""
+        where += f" with {self.only_with}" if self.only_with else ""
         return f"{self.what}, rule {self.rule}{where}: {self.reason} ({self.source})"
 
 

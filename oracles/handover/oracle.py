@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from fuzzgraph.case import DIMENSIONS
 from fuzzgraph.finding import Clause, Finding, Stage, Symptom
 from fuzzgraph.handover import Excuse
 from fuzzgraph.observation import Observation, RunKind, StepRecord
@@ -75,6 +76,9 @@ def excuses_needed(step: StepRecord) -> list[Excuse]:
 
 
 def _covers(excuse: Excuse, breach: Breach, step: StepRecord) -> bool:
+    name = excuse.only_with
+    if name and getattr(step.config, name) == DIMENSIONS[name].default:
+        return False
     replay = step.runs["replay"]
     at = replay.handed_at_capture if breach.stage == "capture" else replay.handovers
     return excuse.covers(breach.name, breach.rule, unread_in(at))

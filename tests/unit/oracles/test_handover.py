@@ -344,6 +344,15 @@ def test_an_excuse_covers_its_rule_and_no_other() -> None:
     assert len(messages(step, graph, eager)) == 1
 
 
+def test_an_excuse_of_a_kind_of_config_covers_no_other() -> None:
+    step = record()
+    eager, graph = kernel(ids=ints(1, 1)), kernel(ids=ints(2, 2, 1, 1))
+    step.excuses = (Excuse("*.ids", "live", "a source", "they are moved", only_with="dp_size"),)
+    assert len(messages(step, graph, eager)) == 1
+    step.config = msgspec.structs.replace(step.config, dp_size=2)
+    assert messages(step, graph, eager) == []
+
+
 def test_an_excuse_of_what_is_unread_covers_nothing_that_the_backend_read() -> None:
     step = record()
     step.excuses = (Excuse("*.lens", "live", "a source", "it is unread", where_unread=True),)

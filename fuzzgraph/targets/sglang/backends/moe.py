@@ -339,6 +339,7 @@ _EXCUSES = (
             "sglang forward_batch_info.py prepare_mlp_sync_batch: get_dp_padding_mode",
             "of tokens of all ranks, which lie elsewhere where ranks are padded otherwise; "
             "declared fields judge them",
+            only_with="dp_size",
         )
         for name in _IDS_OF_KERNELS
     ),

@@ -67,7 +67,7 @@ DSV41_EXCUSES: tuple[Excuse, ...] = (
         where_unread=True,
     ),
     *(
-        Excuse(kernel, "missing", _VARIANT_GRAPHS, _EAGER_SCORES)
+        Excuse(kernel, "missing", _VARIANT_GRAPHS, _EAGER_SCORES, only_with="candidate_blocks")
         for kernel in (
             "index_q_rope_pack_weights",
             "fp8_fp4_paged_mqa_logits",
@@ -83,6 +83,7 @@ DSV41_EXCUSES: tuple[Excuse, ...] = (
             _VARIANT_GRAPHS,
             "such a graph fills the indices of both ratios before any layer runs; what a layer"
             " reads is judged by its outputs",
+            only_with="candidate_blocks",
         )
         for ratio in (1, 2)
     ),
