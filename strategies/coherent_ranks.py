@@ -83,12 +83,12 @@ def experts(fields: Fields, can: Capabilities, pins: Pins) -> None:
     if "experts_per_token" not in pinned:
         drawn = min(1 + (context // 2 + largest) % 3, can.max_experts_per_token)
         fields["experts_per_token"] = min(drawn, fields["num_experts"])
-    if fields["dp_size"] > 1 and not _bounded_otherwise(fields, pinned):
+    alone = fields["attn_tp_size"] == 1  # ranks of attention have tokens of their own
+    if fields["dp_size"] > 1 and alone and not _bounded_otherwise(fields, pinned):
         _experts_of_data_ranks(fields, can, pinned)
         return
     fields.update(dp_size=1, dp_rank=0)
     fields["expert_exchange"] = DIMENSIONS["expert_exchange"].default
-    alone = fields["attn_tp_size"] == 1
     if "ep_size" not in pinned and alone and context % 2:
         ranks = min((2, 4)[context // 2 % 2], can.max_ep_size)
         if fields["num_experts"] % ranks == 0:
