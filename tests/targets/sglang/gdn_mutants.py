@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -114,29 +115,36 @@ class _MapAsLongAsThereAreStates(_Mutant):
         return super()._open_backend(runner)
 
 
+@contextlib.contextmanager
+def _committing(backend: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Iterator[None]:
+    """Within the block another token of each row is taken for the last that stays."""
+    update = backend.update_mamba_state_after_mtp_verify
+
+    def changed(last_correct_step_indices: torch.Tensor, *args: Any, **named: Any) -> None:
+        update(change(last_correct_step_indices), *args, **named)
+
+    backend.update_mamba_state_after_mtp_verify = changed
+    try:
+        yield
+    finally:
+        del backend.update_mamba_state_after_mtp_verify
+
+
 class _StateBeforeTheLast(_Mutant):
     """What is committed is the state before the last token that stays."""
 
     def _commit(self, batch: Batch) -> None:
-        update = self.backend.update_mamba_state_after_mtp_verify
-        self.backend.update_mamba_state_after_mtp_verify = lambda last, *more: update(
-            (last - 1).clamp(min=0), *more
-        )
-        super()._commit(batch)
-        del self.backend.update_mamba_state_after_mtp_verify
+        with _committing(self.backend, lambda last: (last - 1).clamp(min=0)):
+            super()._commit(batch)
 
 
 class _EverythingStays(_Mutant):
     """Drafts that the model rejects are committed as well."""
 
     def _commit(self, batch: Batch) -> None:
-        update = self.backend.update_mamba_state_after_mtp_verify
         drafts = self._config.draft_tokens
-        self.backend.update_mamba_state_after_mtp_verify = lambda last, *more: update(
-            torch.full_like(last, drafts - 1), *more
-        )
-        super()._commit(batch)
-        del self.backend.update_mamba_state_after_mtp_verify
+        with _committing(self.backend, lambda last: torch.full_like(last, drafts - 1)):
+            super()._commit(batch)
 
 
 class _ValuesForKeys(_Mutant):
