@@ -328,6 +328,7 @@ class DecodeSession(RunnerSession):
 
     def prepare_replay(self, batch: Batch) -> None:
         self._write_past(batch)
+        self.ran_eagerly = False  # until the runner says otherwise
         with self.engine_runs(batch):
             self._use()
             self._last_batch = self._given(batch)

@@ -190,7 +190,6 @@ class BlockDraftSession(BackendSession):
     _requests: Any
     """The target's request pool, whose page map the harness writes."""
     _worker: BlockWorker
-    _asked_eagerly = False
 
     def __init__(self, config: EngineConfig, graphs: GraphEngine, kind: AttentionBackend) -> None:
         arguments = (("speculative_algorithm", self.algorithm), *kind.arguments)
@@ -234,17 +233,10 @@ class BlockDraftSession(BackendSession):
 
     def _translate(self, batch: Batch) -> Any:
         self._batch = batch
-        self._worker.take_graphs(None if self._asked_eagerly else self.runner._engine)
+        self._worker.take_graphs(None if self.ran_eagerly else self.runner._engine)
         given = self._worker.drafted_batch(batch)
         self._worker.take_graphs(None)
         return given
-
-    def eager(self, batch: Batch) -> None:
-        self._asked_eagerly = True
-        try:
-            super().eager(batch)
-        finally:
-            self._asked_eagerly = False
 
     @property
     def roots(self) -> dict[str, object]:

@@ -122,7 +122,6 @@ class BlockVerifySession(BackendSession):
     algorithm = "DFLASH"
     worker: type[VerifyWorker] = DFlashVerifyWorker
     _worker: VerifyWorker
-    _asked_eagerly = False
 
     def __init__(self, config: EngineConfig, graphs: GraphEngine, kind: AttentionBackend) -> None:
         arguments = (("speculative_algorithm", self.algorithm), *kind.arguments)
@@ -143,15 +142,8 @@ class BlockVerifySession(BackendSession):
 
     def _translate(self, batch: Batch) -> Any:
         self._batch = batch
-        runs = None if self._asked_eagerly else self.runner._engine
+        runs = None if self.ran_eagerly else self.runner._engine
         return self._worker.verified_batch(batch, runs)
-
-    def eager(self, batch: Batch) -> None:
-        self._asked_eagerly = True
-        try:
-            super().eager(batch)
-        finally:
-            self._asked_eagerly = False
 
     def replay(self, batch: Batch) -> None:
         super().replay(batch)

@@ -7,6 +7,7 @@ its constructor would have loaded, is said by `dflash_worker` and `dspark_worker
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
@@ -66,6 +67,8 @@ class BlockWorker:
             spec_aux_config=runner.spec_aux_config,
             token_to_kv_pool=runner.token_to_kv_pool,
         )
+        self._reserved: Any = None
+        """The draft input of the step that was scheduled last, as the scheduler has left it."""
         self._reservation = Reservation(config, requests, device, runner.model_config.context_len)
         self.engine = self._open(target)
 
@@ -128,8 +131,12 @@ class BlockWorker:
                 return drafts.forward_batch
         raise AssertionError("the worker came back without a forward of its draft model")
 
-    def _scheduled(self, batch: Batch) -> Any:
-        """The scheduler's batch of running requests."""
+    def _scheduled(self, batch: Batch, *, again: bool = False) -> Any:
+        """The scheduler's batch of running requests, which has its places reserved.
+
+        Args:
+            again: whether it is that of the step that was scheduled last: nothing is reserved anew.
+        """
         device, cached = self._runner.device, batch.cached_lens
         first = batch.input_ids[:: self._config.draft_tokens]
         known = dict(
@@ -146,14 +153,18 @@ class BlockWorker:
             seq_lens_cpu=torch.tensor(cached) if self._mirrored else None,
             seq_lens_sum=int(cached.sum()) if self._mirrored else None,
             spec_algorithm=self._runner.spec_algorithm,
-            spec_info=self._input(torch.tensor(first, device=device)),
+            spec_info=copy.copy(self._reserved)
+            if again
+            else self._input(torch.tensor(first, device=device)),
             **self._reservation.fields(),
         )
         made = given(engine_module(_BATCH).ScheduleBatch, known)
         for name, value in known.items():
             if not hasattr(made, name):  # by release it is set later
                 setattr(made, name, value)
-        self._reservation.reserve(batch, lambda: made.spec_info.prepare_for_decode(made))
+        if not again:
+            self._reservation.reserve(batch, lambda: made.spec_info.prepare_for_decode(made))
+            self._reserved = copy.copy(made.spec_info)
         if not self._mirrored:  # up to 0.5.22 it is told, until the overlap's end says otherwise
             made.seq_lens_cpu = made.seq_lens_sum = None
         return made

@@ -129,7 +129,8 @@ class VerifyWorker(BlockWorker):
         self._draft(torch.tensor(drafts, device=self._runner.device), batch)
         unrecorded = replaced_names([torch.Tensor], {"record_stream": lambda *_: None})
         with unrecorded, self._numbers(batch):
-            return self.engine.forward_batch_generation(self._scheduled(batch), publish)
+            scheduled = self._scheduled(batch, again=publish is not None)
+            return self.engine.forward_batch_generation(scheduled, publish)
 
     def _target(self, *_: Any, forward_batch: Any, **__: Any) -> Any:
         """The target worker's forward."""
