@@ -10,11 +10,9 @@ from fuzzgraph.case import Mode
 from fuzzgraph.targets.sglang.attention_model import in_forward_context
 from fuzzgraph.targets.sglang.backends.dsv41 import Dsv41Target
 from fuzzgraph.targets.sglang.forward_batch.data_ranks import pad_for_ranks
-from fuzzgraph.targets.sglang.release import engine_module
 from tests.targets.sglang.changed_lines import (
     change_line,
-    changed_function,
-    replace_while_running,
+    change_line_elsewhere,
 )
 from tests.targets.sglang.planted import with_changed_sessions
 
@@ -42,24 +40,8 @@ _TABLES = f"{_TABLE}:SparseTableBackend"
 
 
 def _line(mode: Mode, holder: str, name: str, line: str, other: str) -> Dsv41Target:
-    """A function of a module, or a method of a class in it, with another line.
-
-    Args:
-        holder: the module where it is looked up, or module:class.
-    """
-
-    def change(session: Any) -> None:
-        module, _, kind = holder.partition(":")
-        owner = engine_module(module)
-        owner = getattr(owner, kind) if kind else owner
-        made: dict[Any, Any] = {}  # an engine may keep a function that it has found
-
-        def changed(real: Any) -> Any:
-            return made.setdefault(real, changed_function(real, line, other))
-
-        replace_while_running(session, owner, name, changed)
-
-    return _target(mode, change)
+    """Another line elsewhere in the engine, as `change_line_elsewhere` says it."""
+    return _target(mode, lambda session: change_line_elsewhere(session, holder, name, line, other))
 
 
 def _of_backend(method: str, line: str, other: str) -> Dsv41Target:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from fuzzgraph.targets.offline.patching import replaced_names
+from fuzzgraph.targets.sglang.release import engine_module
 
 
 def change_line(holder: Any, name: str, line: str, other: str = "pass") -> None:
@@ -46,6 +47,24 @@ def replace_while_running(
             yield
 
     session.engine_runs = runs
+
+
+def change_line_elsewhere(session: Any, holder: str, name: str, line: str, other: str) -> None:
+    """Change a line of a function of a module, or of a method of a class in it, while this session
+    runs.
+
+    Args:
+        holder: the module where the engine looks it up, or module:class.
+    """
+    module, _, kind = holder.partition(":")
+    owner = engine_module(module)
+    owner = getattr(owner, kind) if kind else owner
+    made: dict[Any, Any] = {}  # an engine may keep a function that it has found
+
+    def changed(real: Any) -> Any:
+        return made.setdefault(real, changed_function(real, line, other))
+
+    replace_while_running(session, owner, name, changed)
 
 
 def changed_method(owner: type, name: str, line: str, other: str = "pass") -> Any:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
-import sys
-import textwrap
 from collections.abc import Callable
 from typing import Any
 
 from fuzzgraph.case import Mode
 from fuzzgraph.targets.sglang.backends.dsv41 import Dsv41Target
-from fuzzgraph.targets.sglang.release import engine_module
-from tests.targets.sglang.changed_lines import change_line, replace_while_running
+from tests.targets.sglang.changed_lines import change_line, change_line_elsewhere
 from tests.targets.sglang.planted import with_changed_sessions
 
 __all__ = [
@@ -44,31 +40,9 @@ def _line(mode: Mode, method: str, line: str, other: str) -> Dsv41Target:
     return _target(mode, lambda session: change_line(session.backend, method, line, other))
 
 
-def _changed(function: Any, line: str, other: str) -> Any:
-    """A function of the engine with another line, which comes once."""
-    source = textwrap.dedent(inspect.getsource(function))
-    assert source.count(line) == 1, f"{function.__name__} has {source.count(line)} times {line}"
-    changed = f"from __future__ import annotations\n{source.replace(line, other)}"
-    made: dict[str, Any] = {}
-    names = vars(sys.modules[function.__module__])
-    exec(compile(changed, function.__code__.co_filename, "exec"), names, made)
-    return made[function.__name__]
-
-
 def _elsewhere(mode: Mode, holder: str, name: str, line: str, other: str) -> Dsv41Target:
-    """A function of a module, or a method of a class in it, with another line.
-
-    Args:
-        holder: the module where it is looked up, or module:class.
-    """
-
-    def change(session: Any) -> None:
-        module, _, kind = holder.partition(":")
-        owner = engine_module(module)
-        owner = getattr(owner, kind) if kind else owner
-        replace_while_running(session, owner, name, lambda real: _changed(real, line, other))
-
-    return _target(mode, change)
+    """Another line elsewhere in the engine, as `change_line_elsewhere` says it."""
+    return _target(mode, lambda session: change_line_elsewhere(session, holder, name, line, other))
 
 
 def lengths_of_the_step_before() -> Dsv41Target:
