@@ -90,7 +90,8 @@ def test_a_target_of_a_release_is_told_as_json(
     said = record(name)
     assert told["outputs_judged"] == said.outputs_judged
     assert told["stood_in_for"] == list(said.stood_in_for)
-    assert {"what", "rule", "source", "reason", "where_unread"} == set(told["excuses"][0])
+    keys = {"what", "rule", "source", "reason", "where_unread", "only_with"}
+    assert keys == set(told["excuses"][0])
 
 
 def test_the_report_names_the_modes_whose_outputs_are_judged_and_counts_excuses() -> None:
