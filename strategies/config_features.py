@@ -37,7 +37,8 @@ CONTEXT_BLOCKS = (512, 1024, 2048, 4096, 8192)
 others are multiples of those."""
 _HEADS = ((2, 2), (2, 1), (4, 2), (4, 1), (3, 1), (4, 4))
 _DIMS_OF_HEADS = ("head_dim", "v_head_dim")
-_HEAD_DIMS = ((8, 8), (8, 4), (4, 8), (16, 16), (16, 8))
+# The last two are what models have; only targets whose kernels compute them fast draw them.
+_HEAD_DIMS = ((8, 8), (8, 4), (4, 8), (16, 16), (16, 8), (64, 64), (128, 128))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,18 @@ from fuzzgraph.kernel_models import flash_attention, trtllm_gen
 from fuzzgraph.targets.offline.patching import replaced_names
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.backends import trtllm_mha
-from fuzzgraph.targets.sglang.backends.attention_backend import BackendTarget
+from fuzzgraph.targets.sglang.backends.attention_backend import AttentionBackend, BackendTarget
 from fuzzgraph.targets.sglang.backends.fa3 import FA3
 from fuzzgraph.targets.sglang.runners.eagle_draft import DraftTarget
 from fuzzgraph.targets.sglang.stubs import draft_worker
 
-__all__ = ["bidirectional_verify", "drafts_on_the_wrong_step", "unwritten_kv", "wrong_scale"]
+__all__ = [
+    "bidirectional_verify",
+    "drafts_on_the_wrong_step",
+    "unmasked_decode",
+    "unwritten_kv",
+    "wrong_scale",
+]
 
 
 def _with_kernel(name: str, model: Callable[..., Any]) -> tuple[tuple[str, str, Any], ...]:
@@ -28,12 +34,19 @@ def _with_kernel(name: str, model: Callable[..., Any]) -> tuple[tuple[str, str, 
 
 def bidirectional_verify() -> BackendTarget:
     """A verify whose tokens see the drafts behind them."""
+    return _not_causal().target("sglang-fa3-verify", "target_verify")
 
+
+def unmasked_decode() -> BackendTarget:
+    """A decode that is planned as causal and launched as not."""
+    return _not_causal().target("sglang-fa3", "decode")
+
+
+def _not_causal() -> AttentionBackend:
     def call(*args: Any, **named: Any) -> Any:
         return flash_attention.flash_attn_with_kvcache(*args, **{**named, "causal": False})
 
-    kernels = _with_kernel("flash_attn_with_kvcache", call)
-    return replace(FA3, kernels=kernels).target("sglang-fa3-verify", "target_verify")
+    return replace(FA3, kernels=_with_kernel("flash_attn_with_kvcache", call))
 
 
 def unwritten_kv() -> BackendTarget:

@@ -78,6 +78,15 @@ class TestReleases:
         found = seen(workers, "0.5.23", case, f"tests.targets.sglang.attention_mutants:{mutant}")
         assert ("reference", "attention") in found
 
+    @pytest.mark.parametrize(("wide", "found"), [(128, {("survival", "")}), (64, set())])
+    def test_heads_of_more_than_64_columns_show_a_plan_of_another_mask(
+        self, workers: Workers, wide: int, found: set[tuple[str, str]]
+    ) -> None:
+        case = decode_case((5,), (9,), head_dim=wide, v_head_dim=wide)
+        mutant = "tests.targets.sglang.attention_mutants:unmasked_decode"
+        assert seen(workers, "0.5.23", case, mutant) == found
+        assert seen(workers, "0.5.23", case, "sglang-fa3") == set()
+
     @pytest.mark.parametrize(
         ("mutant", "target", "settings"),
         [

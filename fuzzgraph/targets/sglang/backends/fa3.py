@@ -92,7 +92,8 @@ FA3 = AttentionBackend(
     refuses=_refuses,
     stood_in_for=("attention kernels, their planner, and the merge of two parts, by models",),
     kernels=_KERNELS,
-    more=FP8_KV,
+    # Plans of 65 to 128 columns have a size of their own (`plan_size`).
+    more=(*FP8_KV, ("max_head_dim", 128)),
     beside=("flashinfer", "triton"),
     # The compiled kernel rounds weights to FP8 too, further than outputs are held to.
     on_device=(("kv_dtypes", ("auto",)),),
