@@ -245,6 +245,10 @@ class EngineConfig(Record, frozen=True, kw_only=True):
     )] = "trtllm_gen"
     """Which kernel of TensorRT-LLM attends, which follows from the device: `trtllm_gen` where its
     compute capability is 10, `xqa` where it is 9 or 12."""
+    platform: Annotated[Literal["cuda", "rocm"], Dimension(
+        needs=OneOf("platforms"), label="platform {}", group="kernels"
+    )] = "cuda"
+    """For whose GPUs the engine launches its Triton kernels, where it can run on either."""
     swa_window: Annotated[int, Dimension(
         bounds=(0, 1 << 17), needs=Switch("swa_window"), feature=28, share=9, edge="swa window",
         resets_with="swa", label="sliding-window layer", group="features"

@@ -51,6 +51,7 @@ FOLLOWING = {"kv_pool_pages", "num_kv_heads", "v_head_dim", "spec_steps", "draft
     "sampling",
     "two_batch_overlap",
     "backend_beside",
+    "platform",
     "trtllm_kernel",
     "verifies_as_prefill",
     "swa_page_size",

@@ -38,6 +38,7 @@ _EVERYTHING = WIDEST.replace(
     samplings=("greedy",),
     backends_beside=("none",),
     trtllm_kernels=("trtllm_gen",),
+    platforms=("cuda",),
     drafted_windows=False,
     draft_windows=False,
     draft_reaches=("drafts",),

@@ -7,7 +7,8 @@ from itertools import pairwise
 from typing import Any
 
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.targets.sglang.backends import aiter, flashinfer, nsa
+from fuzzgraph.targets.sglang.backends import aiter, flashinfer, nsa, triton
+from tests.targets.sglang.changed_lines import change_line_elsewhere
 
 __all__ = [
     "first_blocks_filled",
@@ -18,6 +19,7 @@ __all__ = [
     "newest_key_unselected",
     "next_slots",
     "plan_of_the_capture",
+    "rotated_rows_left_out",
     "wrong_scale",
 ]
 
@@ -52,6 +54,19 @@ def first_blocks_filled() -> Any:
         session.prepare_replay = prepare_first_blocks
 
     return _changed(flashinfer.FLASHINFER.target("sglang-flashinfer", "decode"), change)
+
+
+def rotated_rows_left_out() -> Any:
+    """A batch whose rows Triton attention deals out among the dies of a GPU loses its last row."""
+
+    def change(session: Any) -> None:
+        change_line_elsewhere(
+            session, "sglang.kernels.ops.attention.decode_attention", "_decode_att_m_fwd",
+            "grid = (batch, head_num, MAX_KV_SPLITS)",
+            "grid = (batch - _rotate_batch(batch, uneven_batch), head_num, MAX_KV_SPLITS)",
+        )  # fmt: skip
+
+    return _changed(triton.TritonTarget("sglang-triton", "decode"), change)
 
 
 def lone_rows_unwritten() -> Any:

@@ -24,6 +24,31 @@ def test_attention_of_a_padded_batch_is_right_and_reads_its_own(
 
 @pytest.mark.sglang
 @pytest.mark.slow
+@pytest.mark.parametrize("version", ["0.5.13", "0.5.23"])
+def test_attention_as_amds_gpus_launch_it_is_right(workers: Workers, version: str) -> None:
+    case = decode_case((3, 70), (5,), capture_bs=(2,), max_context_len=80, platform="rocm")
+    assert workers.findings(version, case, _TARGET) == ()
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize(("platform", "found"), [("rocm", {"attention"}), ("cuda", set())])
+def test_a_launch_of_too_few_rows_on_amds_gpus_alone_shows_there(
+    workers: Workers, platform: str, found: set[str]
+) -> None:
+    case = decode_case((3, 7), capture_bs=(2,), max_context_len=8, platform=platform)
+    target = "tests.targets.sglang.kernel_mutants:rotated_rows_left_out"
+    assert {one.buffer for one in workers.findings("0.5.23", case, target)} == found
+
+
+def test_backends_of_cuda_alone_are_not_beside_triton_on_rocm() -> None:
+    config = EngineConfig(platform="rocm", backend_beside="fa3")
+    reason = "platform='rocm' has no fa3 beside Triton attention"
+    assert open_target("sglang-triton").unsupported(config) == reason
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
 def test_padded_rows_of_0_5_12_attend_to_a_request_that_has_left(workers: Workers) -> None:
     case = decode_case((3, 7), (5,), capture_bs=(2,), max_context_len=8, kv_pool_pages=64)
     found = workers.findings("0.5.12", case, _TARGET)

@@ -72,6 +72,7 @@ class _Glue(SglangTarget):
             two_batch_overlap=False,
             backends_beside=("none",),
             trtllm_kernels=("trtllm_gen",),
+            platforms=("cuda",),
             ngram_drafts=verifies,
         )
 

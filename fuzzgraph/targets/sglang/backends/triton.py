@@ -34,7 +34,7 @@ from fuzzgraph.targets.sglang.fields import input_fields, input_names, window_fi
 from fuzzgraph.targets.sglang.release import engine_module, has_module
 from fuzzgraph.targets.sglang.split_backends import is_split, own_backend, refused_beside
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
-from fuzzgraph.targets.sglang.stubs.platform import cuda_server
+from fuzzgraph.targets.sglang.stubs.platform import cuda_server, rocm_launches
 from fuzzgraph.targets.sglang.stubs.workspaces import keep_workspaces_small
 from fuzzgraph.targets.sglang.target import SglangTarget
 from fuzzgraph.targets.sglang.unified_pool import refused_virtual_pages
@@ -92,7 +92,7 @@ OF_ONE_RANK: Mapping[str, Any] = MappingProxyType({
     "max_tp_size": 1, "max_dp_size": 1, "idle_alone": True, "max_spec_topk": 1,
     "capture_beyond_pool": False, "swa_window": False, "virtual_pages": False,
     "row_mixings": ("none",), "later_stages": False, "two_batch_overlap": False,
-    "backends_beside": ("none",),
+    "backends_beside": ("none",), "platforms": ("cuda",),
 })  # fmt: skip
 """Capabilities of a target with another layer beside attention, which no other rank shares."""
 
@@ -134,10 +134,13 @@ class TritonTarget(SglangTarget):
             later_stages=mode == "decode",
             two_batch_overlap=True,
             backends_beside=("none", "fa3", "flashinfer"),
+            platforms=("cuda", "rocm"),
         )
 
     def refused(self, config: EngineConfig) -> str | None:
         latent = _refused_widths(config) if config.attention == "mla" else None
+        if config.platform == "rocm" and is_split(config):
+            return f"platform='rocm' has no {config.backend_beside} beside Triton attention"
         return (
             latent
             or refused_draft_tokens(config)
@@ -229,7 +232,10 @@ class TritonSession(DecodeSession):
         return ()
 
     def engine_runs(self, batch: Batch | None = None) -> contextlib.AbstractContextManager[None]:
-        """As on a GPU where another backend is beside it, which may name the device."""
+        """As on a GPU where another backend is beside it, which may name the device, and as on one
+        of AMD's where the config says so."""
+        if self._config.platform == "rocm":
+            return rocm_launches()
         return cuda_server() if is_split(self._config) else super().engine_runs(batch)
 
     def _open_backend(self, runner: ModelRunner) -> Any:

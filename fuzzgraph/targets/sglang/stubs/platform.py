@@ -11,16 +11,37 @@ import torch
 
 from fuzzgraph.targets.offline.cuda_on_cpu import DEVICE, cuda_on_cpu
 from fuzzgraph.targets.offline.import_stubs import server_lacks
+from fuzzgraph.targets.offline.patching import replaced_names
 from fuzzgraph.targets.sglang.release import engine_module, has_module
 
 _PLATFORMS = "sglang.srt.platforms"
 _NOT_WITH_CUDA = {"aiter": "ROCm"}
+_ON_ROCM = "_is_hip"
+_LAUNCH = (
+    "sglang.srt.layers.attention.triton_backend",
+    # From 0.5.16 on kernels lie in a package of their own.
+    *(
+        f"{package}.{kernels}_attention"
+        for package in ("sglang.kernels.ops.attention", "sglang.srt.layers.attention.triton_ops")
+        for kernels in ("decode", "extend", "prefill")
+    ),
+)
+"""Modules that ask at each launch for whose GPU it is."""
 
 
 @contextlib.contextmanager
 def cuda_server(names: Mapping[str, Any] = DEVICE) -> Iterator[None]:
     """Around the engine's code: `cuda_on_cpu`, and packages of other devices cannot be called."""
     with cuda_on_cpu(names), server_lacks(_NOT_WITH_CUDA):
+        yield
+
+
+@contextlib.contextmanager
+def rocm_launches() -> Iterator[None]:
+    """Around the engine's code: its Triton attention launches kernels as for AMD's GPUs."""
+    modules = [engine_module(name) for name in _LAUNCH if has_module(name)]
+    asking = [module for module in modules if hasattr(module, _ON_ROCM)]
+    with replaced_names(asking, {_ON_ROCM: True}):
         yield
 
 
