@@ -122,6 +122,10 @@ STATES = (
     "channel_conv_state",
     "linear_state",
     "gated_conv_state",
+    "ring_cursors",
+    "ring_deltas",
+    "ring_keys",
+    "ring_gates",
 )
 """Fields of `Pools` that are by state slot."""
 
@@ -172,6 +176,17 @@ class Pools:
     gated_conv_state: torch.Tensor | None = None
     """[state_slots, GATED_TAPS - 1, GATED_COLUMNS] what the last tokens brought to a convolution
     without a recurrence behind it, the newest last. See `recurrent_layers.gated_convolution`."""
+    ring_cursors: torch.Tensor | None = None
+    """[state_slots] int32, how many tokens lie in the ring beside each state; with
+    `state_ring_len`."""
+    ring_deltas: torch.Tensor | None = None
+    """[state_slots, heads, state_ring_len, columns of a value] what tokens add to their states. See
+    `recurrent_layers.state_ring`."""
+    ring_keys: torch.Tensor | None = None
+    """[state_slots, heads of keys, state_ring_len, channels] at which key."""
+    ring_gates: torch.Tensor | None = None
+    """[state_slots, heads, state_ring_len], or the same by channel: logarithms of the decays before
+    that."""
     transposed_states: frozenset[str] = frozenset()
     """Fields of STATES whose last two dimensions the engine keeps the other way round: inputs of a
     convolution with those of a column together, states with the columns of a value together."""

@@ -164,6 +164,17 @@ class Batch:
     tracked_lens: IntArray
     """[raw_bs] tokens of the row behind which that state lies; 0 where the step keeps none, as in a
     draft-extend, before which a verify has kept it. Empty where `track_slots` is."""
+    ring_depths: IntArray
+    """[raw_bs] tokens before this step that a row's state, as it was written last, does not hold
+    yet: what they brought lies in its ring. Empty without `state_ring_len`, as in the three
+    below."""
+    ring_left: IntArray
+    """[raw_bs] the same behind this step."""
+    rings_taken: IntArray
+    """[raw_bs] 1 where the row does not go on from its last step: its state is one behind a prompt,
+    and whatever its slot's ring holds is another's."""
+    rings_forced: IntArray
+    """[raw_bs] 1 where the step writes the state because of `state_flush_interval`."""
     rank_sizes: IntArray
     """[dp_size] live rows of each data-parallel rank, or tokens where steps are prefills, with this
     one's at its place."""
@@ -292,6 +303,10 @@ _OF_STATES = (
     "new_states",
     "track_slots",
     "tracked_lens",
+    "ring_depths",
+    "ring_left",
+    "rings_taken",
+    "rings_forced",
 )
 """By row, and empty in a config without them."""
 _BY_TOKEN = ("input_ids", "positions")

@@ -74,7 +74,8 @@ def seq_lens(config: EngineConfig, mode: Mode, least: int) -> tuple[int, ...]:
         chunks = context // chunk
         for count in (*range(1, min(chunks, _CHUNKS) + 1), chunks):
             lengths.update((chunk * count, chunk * count + 1))
-    if interval := config.state_track_interval:  # and the step before, from which many rows go on
+    # Lengths at which a state is kept or written, and the step before, from which many rows go on.
+    if interval := config.state_track_interval or config.state_flush_interval:
         for count in range(1, context // interval + 1):
             lengths.update((interval * count - 1, interval * count))
     lengths.update(window + 2 for window in windows if window)

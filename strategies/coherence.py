@@ -21,7 +21,7 @@ from fuzzgraph.strategies.coherent_ranks import (
     ranks_that_share_drafts,
     two_batches,
 )
-from fuzzgraph.strategies.coherent_states import few_states, tracked_states
+from fuzzgraph.strategies.coherent_states import few_states, state_rings, tracked_states
 from fuzzgraph.strategies.config_features import Fields, Pins
 from fuzzgraph.strategies.wide_batches import is_wide
 
@@ -109,6 +109,7 @@ def coherent(fields: Fields, can: Capabilities, pins: Pins = ()) -> EngineConfig
             1, min(fields["req_pool_size"], _POOL_SLOTS // fields["page_size"])
         )
     few_states(fields, can)
+    state_rings(fields, can)
     drafted_prompts(fields, can)
     drafted_blocks(fields, can)
     if not {"draft_tokens", "max_context_len"} & dict(pins).keys():

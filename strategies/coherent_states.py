@@ -65,3 +65,29 @@ def few_states(fields: Fields, can: Capabilities) -> None:
     has_states = fields["recurrent_state"] and fields["modes"] == ("decode",)
     if can.few_states and has_states and rows > 1 and context % 3 == 0:
         fields["state_pool_size"] = fields["state_pool_size"] or (rows // 2, rows - 1)[context % 2]
+
+
+_RINGS = (2, 3, 0, 1, 2, 0, 4, 3, 16)
+"""Lengths of rings, 0 for none."""
+_FLUSHES = (0, 4, 0, 3, 5)
+
+
+def state_rings(fields: Fields, can: Capabilities) -> None:
+    """Two thirds of the configs that keep no states besides have a ring, where the target has them,
+    mostly so short that it fills in a case. Half of those write states at some lengths, too."""
+    may = can.state_rings and fields["recurrent_state"] and fields["modes"] == ("decode",)
+    if not may or fields["state_track_interval"]:
+        fields["state_ring_len"] = DIMENSIONS["state_ring_len"].default
+    elif not fields["state_ring_len"]:
+        # By sizes that every case draws, so that each of them comes as often.
+        fields["state_ring_len"] = _RINGS[_sizes(fields) % len(_RINGS)]
+    if not (can.state_flushes and fields["state_ring_len"]):
+        fields["state_flush_interval"] = DIMENSIONS["state_flush_interval"].default
+    elif not fields["state_flush_interval"]:
+        fields["state_flush_interval"] = _FLUSHES[_sizes(fields) % len(_FLUSHES)]
+
+
+def _sizes(fields: Fields) -> int:
+    """A number that few configs share."""
+    drawn: int = fields["max_context_len"] + fields["capture_bs"][-1] + 3 * fields["num_q_heads"]
+    return drawn + len(fields["capture_bs"])

@@ -81,6 +81,8 @@ class HistoryBuilder:
         """Whether a row of a verify goes on where it can, and else computes one token."""
         self.computed: dict[int, Computed] = {}
         """Live request -> what its last step computed, if so."""
+        self.least_grown, self.styles_grown = (16, 226) if config.state_ring_len else (128, 204)
+        """Of 256: rows from the one on grow, in steps below the other."""
         self.parks = can.waiting
         """Whether requests that are not in a batch wait; else they leave."""
         wide = can.max_wide_batch and is_wide(config.req_pool_size)
@@ -349,14 +351,18 @@ class HistoryBuilder:
         # The style of a step, of 256. Below 176: every row by its own byte. Below 204: all by the
         # first row's, so equal lengths. Below 226: all at the end of the context; below 236: all as
         # short as can be. From there on: grown by what this step computes, where that is possible;
-        # below 204 half of the rows are.
+        # below 204 half of the rows are. Nearly all are whose states lie in rings.
         style, least = record[_STYLE], max(self.floor + max(tokens, 1), self.least)
         byte = record[_LENGTHS + (0 if 176 <= style < 204 else index % _ROWS)]
         byte ^= 0x55 * (index // _ROWS) & 0xFF  # the ninth row is no copy of the first
         if style >= 204:
             byte = 255 if style < 226 else 0 if style < 236 else byte
         extra = record[_EXTRAS + index % _ROWS]
-        if (byte >= 128 and style < 204) or style >= 236 or request in self.computed:
+        if (
+            (byte >= self.least_grown and style < self.styles_grown)
+            or style >= 236
+            or request in self.computed
+        ):
             grown = self._grown(request, tokens, extra)
             if least <= grown <= self.config.max_context_len:
                 return grown

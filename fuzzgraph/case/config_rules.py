@@ -40,6 +40,7 @@ def validate_config(config: EngineConfig) -> None:
     _check_ranks(config)
     _check_decode_only(config)
     _check_states(config)
+    _check_rings(config)
     _check_drafted_prompts(config)
     _check_later_stage(config)
     _check_index_layer(config)
@@ -153,6 +154,26 @@ def _check_states(config: EngineConfig) -> None:
             f"needs recurrent_state and modes=['decode']; got recurrent_state="
             f"{config.recurrent_state} and {list(config.modes)}",
             "Use 0 for as many states as rows.",
+        )
+
+
+def _check_rings(config: EngineConfig) -> None:
+    """Source: sglang attention_hook.py, guards of `enable_linear_replayssm`."""
+    ring, decodes = config.state_ring_len, config.modes == ("decode",)
+    if ring and not (config.recurrent_state and decodes and not config.state_track_interval):
+        refuse(
+            "config.state_ring_len",
+            ring,
+            "needs recurrent_state, modes=['decode'] and state_track_interval=0; got "
+            f"{config.recurrent_state}, {list(config.modes)} and {config.state_track_interval}",
+            "Change them, or use 0 to write every state.",
+        )
+    if config.state_flush_interval and not ring:
+        refuse(
+            "config.state_flush_interval",
+            config.state_flush_interval,
+            "needs state_ring_len",
+            "Change it, or use 0.",
         )
 
 

@@ -25,7 +25,7 @@ _FIRST_ALONE = (
     "expert_activation", "ep_size", "ep_rank", "expert_exchange",
     "virtual_pages", "later_stage", "two_batch_overlap", "drafted_blocks", "drafted_window",
     "backend_beside", "verifies_as_prefill", "draft_window_size", "draft_sink_size",
-    "draft_reach", "draft_adapter",
+    "draft_reach", "draft_adapter", "state_ring_len", "state_flush_interval",
 )  # fmt: skip
 
 

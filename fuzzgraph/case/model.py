@@ -448,6 +448,19 @@ class EngineConfig(Record, frozen=True, kw_only=True):
     )] = 0
     """Tokens of the image with which the prompts of requests with even names begin: they come as
     embeddings, and every token has multi-modal positions. 0: the model takes text alone."""
+    state_ring_len: Annotated[int, Dimension(
+        bounds=(0, 64), needs=Switch("state_rings"), label="ring of states", group="features",
+        carried_by=("replayssm_write_pos",)
+    )] = 0
+    """Tokens after which an engine writes a recurrent state. What those since the last time have
+    brought lies in a ring beside it, and the state is replayed from both. 0: it writes the state at
+    every token."""
+    state_flush_interval: Annotated[int, Dimension(
+        bounds=(0, 1 << 17), needs=Switch("state_flushes"), resets_with="state rings",
+        edge="state flush", label="states flushed", group="features"
+    )] = 0
+    """Tokens of a request at whose multiples a state is written whatever its ring holds, where a
+    prefix cache may copy it. 0: by the ring alone."""
     # fmt: on
 
     def __post_init__(self) -> None:

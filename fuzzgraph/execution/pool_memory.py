@@ -77,6 +77,7 @@ class PoolPlane:
     ) -> None:
         self.name = name
         self.tensor = tensor
+        self.signature = signature
         self._page_shape = page_shape
         self.rows = tensor.view(torch.uint8) if page_shape else _as_bytes(tensor)
         """As bytes: copies and comparisons then work bit for bit in every dtype."""

@@ -53,12 +53,14 @@ class StatePlane:
     """How far a number may be off, as a part of it; 0 where the model leaves nothing to round."""
     taps: int = 0
     """Tokens that a convolution sees, its own included, where the tensor keeps its inputs."""
+    scale: float = 0.0
+    """Numbers below it may be as far off as one of this size."""
 
     def taken(self, now: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
         """What must be there: `now` where it is as good as `wanted`, or nobody says."""
         free = wanted.isnan()
         if self.rounding:
-            free |= (now - wanted).abs() <= self.rounding * wanted.abs()
+            free |= (now - wanted).abs() <= self.rounding * wanted.abs().clamp(min=self.scale)
         return torch.where(free, now, wanted)
 
     def bytes_of(self, values: torch.Tensor) -> torch.Tensor:
@@ -93,6 +95,49 @@ class CommittedStates(StatePlane):
 
     def _ends(self, batch: Batch) -> IntArray:
         return batch.stayed_lens
+
+
+class RingStates(StatePlane):
+    """The same in an engine that writes a state once in several tokens: it lies behind those that
+    are not in its ring. Source: sglang fused_recurrent_linear_replayssm.py (`b_is_flush`)."""
+
+    def before(self, batch: Batch) -> StateRows:
+        rows = np.arange(len(batch.state_slots))
+        lens = batch.cached_lens[rows] - batch.ring_depths
+        return self._rows(batch, rows, batch.state_slots, lens)
+
+    def _ends(self, batch: Batch) -> IntArray:
+        return batch.seq_lens - batch.ring_left if len(batch.ring_left) else batch.seq_lens
+
+
+class RingEntries(StatePlane):
+    """What one tensor of such rings holds of each token in it."""
+
+    def before(self, batch: Batch) -> StateRows:
+        return self._entries(batch, batch.cached_lens, batch.ring_depths)
+
+    def after(self, batch: Batch) -> StateRows:
+        return self._entries(batch, batch.seq_lens, batch.ring_left)
+
+    def _entries(self, batch: Batch, ends: IntArray, depths: IntArray) -> StateRows:
+        rows = np.arange(len(batch.state_slots))
+        values = self.values(batch, rows, ends[rows], depths, self.plane.tensor.shape[2])
+        return StateRows(rows, batch.state_slots, values)
+
+
+class RingCursors(StatePlane):
+    """How many tokens lie in each ring. A slot that was given out has what its last owner left."""
+
+    def before(self, batch: Batch) -> StateRows:
+        left = np.full_like(batch.ring_depths, self.plane.signature[0])
+        return self._counts(batch, np.where(batch.rings_taken, left, batch.ring_depths))
+
+    def after(self, batch: Batch) -> StateRows:
+        return self._counts(batch, batch.ring_left)
+
+    def _counts(self, batch: Batch, depths: IntArray) -> StateRows:
+        rows = np.arange(len(batch.state_slots))
+        return StateRows(rows, batch.state_slots, torch.from_numpy(depths).float())
 
 
 class VerifiedStates(StatePlane):
@@ -152,6 +197,12 @@ add to it in half precision: a few roundings of that. Values of two tokens are f
 columns."""
 
 
+_RING_ROUNDING = 1e-5
+"""The same where states are replayed in float32 by sums of logarithms."""
+_RING_SCALE = 64.0
+"""About the least that a value is: a delta is the difference of two of them."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Kept:
     """What one field of `Pools` keeps."""
@@ -201,6 +252,9 @@ def state_planes(pools: Pools, content: Content, config: EngineConfig) -> Iterat
     """Those of a session's pools."""
     states: type[StatePlane] = CommittedStates
     inputs: type[StatePlane] = CommittedStates
+    if config.state_ring_len:
+        states = RingStates
+        yield from _ring_planes(pools, content, config)
     if verifies_states(config) and not pools.states_committed:
         states, inputs = VerifiedStates, VerifiedInputs
     for name, kept in _KEPT.items():
@@ -212,4 +266,25 @@ def state_planes(pools: Pools, content: Content, config: EngineConfig) -> Iterat
             kind = inputs if kept.taps else states
             half = config.dtype != "float32" and kept.shape
             rounding = _HALF_ROUNDING if half else kept.rounding
-            yield kind(plane, content, values, rounding, kept.taps)
+            scale = 0.0
+            if config.state_ring_len and kept.shape:
+                rounding, scale = max(rounding, _RING_ROUNDING), _RING_SCALE
+            yield kind(plane, content, values, rounding, kept.taps, scale)
+
+
+def _ring_planes(pools: Pools, content: Content, config: EngineConfig) -> Iterator[StatePlane]:
+    """Those of the rings beside the states of a session's pools."""
+    layer = delta_rule.delta_ring if pools.delta_state is not None else channel_decay.channel_ring
+    ring = layer(content)
+    entries = {"ring_deltas": ring.deltas, "ring_keys": ring.keys, "ring_gates": ring.logs}
+    half = config.dtype != "float32"
+    rounding = _HALF_ROUNDING if half else _RING_ROUNDING
+    for name, values in entries.items():
+        plane = PoolPlane(name, getattr(pools, name), STATE_SIGNATURE)
+        yield RingEntries(plane, content, values, rounding, scale=_RING_SCALE)
+    assert pools.ring_cursors is not None
+    # What a ring's cursor may be, so that one that is left over is as good as one that is right.
+    most = config.state_ring_len - 1
+    left = (float(most), float(max(most - 1, 0)), 0.0)
+    plane = PoolPlane("ring_cursors", pools.ring_cursors, left)
+    yield RingCursors(plane, content, ring.deltas)

@@ -10,6 +10,7 @@ import numpy as np
 
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, group_configs, rank_sizes
 from fuzzgraph.case.adapters import DRAFT_ADAPTER
+from fuzzgraph.case.state_rings import NO_RING, Ring
 from fuzzgraph.case.verified_states import (
     TRACK_SLOTS,
     Computed,
@@ -68,6 +69,7 @@ class _Request:
     """By its last step, where drafts are checked by layers with recurrent states."""
     tracked: int = 0
     """States of it that were kept for a prefix cache."""
+    ring: Ring = NO_RING
 
 
 def _shared_prefix_pages(case: Case) -> int:
@@ -297,6 +299,7 @@ class Scheduler:
         encoder_lens, encoder_slots, encoder_tokens = self._encoders(live)
         track_slots, tracked_lens = self._track(index, step, live)
         kept_tokens, new_states = self._verify_states(rows, live)
+        rings = self._rings(step, live)
         bs = len(rows)
         if step.mode == "draft":
             input_ids, positions = self._draft(rows, seq)
@@ -352,6 +355,10 @@ class Scheduler:
             mrope=_cut([r.mrope for r in live], cached, seq) if with_mrope else None,
             track_slots=track_slots,
             tracked_lens=tracked_lens,
+            ring_depths=rings[0],
+            ring_left=rings[1],
+            rings_taken=rings[2],
+            rings_forced=rings[3],
             rank_sizes=ints([*rank_sizes(self.config, step)]),
             adapters=ints([self._adapter(row) for row in rows]),
             plain_tokens=int(self.config.draft_adapter),
@@ -383,6 +390,18 @@ class Scheduler:
         branches = self.config.prefix_branches and row.request % 2 == 0 and not request.tracked
         interval = self.config.state_track_interval
         return tracked_len(step.mode, row, interval, stays, branches=branches)
+
+    def _rings(self, step: ReplayStep, live: list[_Request]) -> IntArray:
+        """[4, raw_bs] the fields of `Batch` about rings of states, in order; takes down what the
+        step leaves."""
+        found: list[tuple[int, int, int, int]] = []
+        for row, request in zip(step.rows, live, strict=True):
+            if self.config.state_ring_len:
+                before = request.ring.found(row.seq_len - row.new_tokens)
+                request.ring, forced = before.after(self.config, row.seq_len)
+                taken = before is NO_RING
+                found.append((before.depth, request.ring.depth, taken, forced))
+        return np.array(found, dtype=np.int64).reshape(-1, 4).T
 
     def _draft_states(self, live: list[_Request]) -> IntArray:
         if not verifies_states(self.config):

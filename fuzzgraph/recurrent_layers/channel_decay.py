@@ -11,9 +11,11 @@ beta 1/2 or 1, both by token and head, the decay by channel too: a gate of anoth
 channel shows in the state, and so does a token that is missing or counted twice. Queries weigh the
 last four tokens, and read every channel.
 
-No decay of a model in half precision is 0, as such models compute prompts too: kernels over chunks
-take decays relative to a token of the chunk, and tell none apart that are 2^126 from it (sglang
-fla/chunk_intra.py). All are powers of 2, which what a kernel keeps in half precision rounds to.
+No decay is 0 where a ring keeps logarithms of decays: a sum with one that ends all says little of
+the others. Nor is one of a model in half precision, as such models compute prompts too: kernels
+over chunks take decays relative to a token of the chunk, and tell none apart that are 2^126 from it
+(sglang fla/chunk_intra.py). All are powers of 2, which what a kernel keeps in half precision rounds
+to.
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ from fuzzgraph.recurrent_layers.short_convolution import (
     last_inputs,
     unit_queries,
 )
+from fuzzgraph.recurrent_layers.state_ring import RingOfLayer
 from fuzzgraph.world import VOCAB, Batch, IntArray
 
 CHANNELS = 32
@@ -71,7 +74,8 @@ CHANNEL_ROUNDING = 1e-5
 
 def _decay_kinds(content: Content) -> torch.Tensor:
     """[VOCAB, CHANNEL_HEADS, CHANNELS] entries of `_DECAYS`: most channels stay as they are."""
-    least = 0 if content.config.dtype == "float32" else 1
+    exact = content.config.dtype == "float32" and not content.config.state_ring_len
+    least = 0 if exact else 1
     tokens = torch.arange(VOCAB)[:, None, None]
     heads = torch.arange(CHANNEL_HEADS)[None, :, None]
     drawn = (7 * tokens + 11 * heads + 3 * torch.arange(CHANNELS)) % _FORGETTING
@@ -123,6 +127,12 @@ def _states_of(content: Content) -> OfTokens:
 def channel_states(content: Content, batch: Batch, rows: IntArray, lens: IntArray) -> torch.Tensor:
     """float32 [n, CHANNEL_WIDTH]: the state of row `rows[i]` behind its first `lens[i]` tokens."""
     return states_behind(_states_of(content), batch, rows, lens).float().flatten(1)
+
+
+def channel_ring(content: Content) -> RingOfLayer:
+    """What tokens leave in a ring beside their states."""
+    decays = _DECAYS[_decay_kinds(content)]
+    return RingOfLayer(_states_of(content), decays.double(), decays.log(), CHANNEL_HEADS)
 
 
 def channel_conv_rows(

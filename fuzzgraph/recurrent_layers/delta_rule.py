@@ -42,6 +42,7 @@ from fuzzgraph.recurrent_layers.short_convolution import (
     last_inputs,
     unit_queries,
 )
+from fuzzgraph.recurrent_layers.state_ring import RingOfLayer
 from fuzzgraph.world import VOCAB, Batch, IntArray
 
 POSITIONS = 64
@@ -59,6 +60,8 @@ DELTA_COLUMNS = 2 * KEY_COLUMNS + STATE_WIDTH
 NORM_EPSILON = 64.0
 """Of the norm behind the readout: about the mean square of what is read, so that it shows."""
 A_LOG = 1.0
+RING_A_LOG = 0.0
+"""The same where a ring keeps logarithms of decays: their sums are then exact, in any order."""
 DT_BIAS = -32.0
 """g is -exp(A_LOG) softplus(a + DT_BIAS)."""
 _KEY = 4096.0
@@ -122,6 +125,18 @@ def _states_of(content: Content) -> OfTokens:
         return states_of_tokens(keys, decays[tokens], betas[tokens], values[tokens])
 
     return states
+
+
+def delta_ring(content: Content) -> RingOfLayer:
+    """What tokens leave in a ring beside their states."""
+    begins_anew = _begins_anew()[:, None] & _FORGETS
+    decays = torch.where(begins_anew, 0.0, 1.0).double()[..., None]
+    return RingOfLayer(
+        _states_of(content),
+        decays.expand(-1, -1, POSITIONS),
+        torch.where(begins_anew, -_BEGINS_ANEW, 0.0),
+        KEY_HEADS,
+    )
 
 
 def delta_conv_rows(

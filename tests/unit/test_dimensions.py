@@ -38,6 +38,8 @@ FOLLOWING = {"kv_pool_pages", "num_kv_heads", "v_head_dim", "spec_steps", "draft
     "sparse_kernel",
     "topk_kernel",
     "state_pool_size",
+    "state_ring_len",
+    "state_flush_interval",
     "drafted_prompts",
     "drafted_blocks",
     "drafted_window",

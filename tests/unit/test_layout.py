@@ -509,3 +509,55 @@ def test_without_an_interval_no_states_are_kept() -> None:
 def test_intervals_that_no_engine_has_are_refused(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidCase, match=said):
         planned(step(row(0, 4)), **{**TRACKED, **settings})
+
+
+RINGS: dict[str, Any] = {
+    "recurrent_state": True,
+    "state_ring_len": 3,
+    "max_context_len": 32,
+}
+
+
+def test_a_ring_fills_with_each_decode_and_is_emptied_by_its_last() -> None:
+    batches = planned(*[step(row(0, 5 + k), row(1, 9 + k)) for k in range(4)], **RINGS)
+    assert [batch.ring_depths.tolist() for batch in batches] == [[0, 0], [1, 1], [2, 2], [0, 0]]
+    assert [batch.ring_left.tolist() for batch in batches] == [[1, 1], [2, 2], [0, 0], [1, 1]]
+    assert [batch.rings_taken.tolist() for batch in batches] == [[1, 1], [0, 0], [0, 0], [0, 0]]
+
+
+def test_a_ring_is_emptied_at_multiples_of_the_interval() -> None:
+    lengths = (6, 7, 8, 9)
+    batches = planned(*[step(row(0, end)) for end in lengths], **RINGS, state_flush_interval=7)
+    assert [int(batch.rings_forced[0]) for batch in batches] == [0, 1, 0, 0]
+    assert [int(batch.ring_left[0]) for batch in batches] == [1, 0, 1, 2]
+
+
+def test_a_request_that_waits_keeps_its_ring_and_one_that_begins_anew_does_not() -> None:
+    steps = step(row(0, 5), row(1, 9)), step(row(1, 10)), step(row(1, 11), row(0, 6))
+    batches = planned(*steps, step(row(0, 9), row(1, 12)), **RINGS)
+    assert [batch.ring_depths.tolist() for batch in batches] == [[0, 0], [1], [2, 1], [0, 0]]
+    assert batches[3].rings_taken.tolist() == [1, 0]
+
+
+def test_rings_follow_their_rows() -> None:
+    _, batch = planned(step(row(0, 5)), step(row(0, 6), row(1, 9)), **RINGS)
+    turned = batch.with_rows(np.array([1, 0]))
+    assert turned.ring_depths.tolist() == [0, 1] and turned.rings_taken.tolist() == [1, 0]
+
+
+def test_states_without_rings_have_none() -> None:
+    (batch,) = planned(step(row(0, 5)), recurrent_state=True)
+    assert not len(batch.ring_depths) and not len(batch.ring_left)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"recurrent_state": False}, "needs recurrent_state, modes=.*; got False"),
+        ({"state_track_interval": 4}, "and state_track_interval=0; got True"),
+        ({"state_ring_len": 0, "state_flush_interval": 4}, "needs state_ring_len"),
+    ],
+)
+def test_rings_that_no_engine_has_are_refused(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidCase, match=said):
+        planned(step(row(0, 4)), **{**RINGS, **settings})

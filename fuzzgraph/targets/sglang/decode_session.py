@@ -104,7 +104,10 @@ def judged_states(runner: ModelRunner) -> dict[str, Any]:
     if not isinstance(model, HybridModel):
         return {}
     # A slot is cleared when it is given out (MambaPool.alloc up to 0.5.10; clear_slots since).
-    states = model.kept_states(runner.req_to_token_pool.mamba_pool.mamba_cache)
+    pool = runner.req_to_token_pool.mamba_pool
+    states = model.kept_states(pool.mamba_cache)
+    if runner.configuration.config.state_ring_len:
+        states["ring_cursors"] = pool.replayssm_write_pos
     return {**states, "states_committed": True}
 
 

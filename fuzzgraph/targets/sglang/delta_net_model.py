@@ -44,7 +44,8 @@ class DeltaNetModel(HybridModel):
             shape = (delta_rule.HEADS, delta_rule.POSITIONS, delta_rule.HEAD_WIDTH)
             state = state.view(len(state), *shape)
         named = frozenset(turned)
-        return dict(delta_state=state, delta_conv_state=conv, transposed_states=named)
+        states = dict(delta_state=state, delta_conv_state=conv, transposed_states=named)
+        return {**states, **self.kept_rings(cache)}
 
     def _make_recurrent(self, config: EngineConfig, device: torch.device) -> None:
         on_device, of_model = self.on_device, self.of_model
@@ -52,6 +53,7 @@ class DeltaNetModel(HybridModel):
         self.position_inputs = of_model(delta_rule.delta_position_inputs(LONGEST_ROW))
         self.gates = of_model(delta_rule.delta_gates())
         self.betas = of_model(delta_rule.delta_betas())
+        a_log = delta_rule.RING_A_LOG if config.state_ring_len else delta_rule.A_LOG
         keys = dict(num_q_heads=delta_rule.KEY_HEADS, num_k_heads=delta_rule.KEY_HEADS)
         self.recurrent = engine_module(LAYER).RadixLinearAttention(
             layer_id=RECURRENT_LAYER,
@@ -60,7 +62,7 @@ class DeltaNetModel(HybridModel):
             head_k_dim=delta_rule.POSITIONS,
             head_v_dim=delta_rule.HEAD_WIDTH,
             conv_weights=of_model(delta_rule.delta_conv_weights()),
-            A_log=on_device(torch.full((delta_rule.HEADS,), delta_rule.A_LOG)),
+            A_log=on_device(torch.full((delta_rule.HEADS,), a_log)),
             dt_bias=on_device(torch.full((delta_rule.HEADS,), delta_rule.DT_BIAS)),
             **keys,
         )

@@ -35,6 +35,7 @@ from fuzzgraph.targets.sglang.decode_session import DATA_RANKS
 from fuzzgraph.targets.sglang.delta_net_model import LAYER, DeltaNetModel
 from fuzzgraph.targets.sglang.excuses.decode import HYBRID_VERIFY_EXCUSES
 from fuzzgraph.targets.sglang.forward_batch.committed_states import COMMITS_SINCE, commit_states
+from fuzzgraph.targets.sglang.forward_batch.taken_states import take_slots
 from fuzzgraph.targets.sglang.hybrid_model import HybridModel, split_recurrent
 from fuzzgraph.targets.sglang.release import (
     SGLANG,
@@ -52,6 +53,8 @@ from fuzzgraph.world import Batch
 _HYBRID = "sglang.srt.layers.attention.hybrid_linear_attn_backend"
 _REGISTRY = "sglang.srt.layers.attention.attention_registry"
 _STATES = "sglang hybrid_linear_attn_backend.py _replay_metadata: padded rows have pad_slot_id"
+_CURSORS, _FORCED = "replayssm_write_pos", "replayssm_force_flush"
+_RINGS = "sglang hybrid_linear_attn_backend.py _replay_metadata: cursors before the step"
 _ENDS = "sglang hybrid_linear_attn_backend.py _replay_metadata: padded rows have no tokens"
 
 
@@ -93,6 +96,22 @@ def demand_tracking(config: EngineConfig, since: tuple[int, int, int]) -> None:
         )
 
 
+RINGS_SINCE = (0, 5, 15)
+"""The first release whose decodes keep what steps bring to states in rings."""
+
+
+def demand_rings(config: EngineConfig) -> None:
+    """Refuse a config with rings of states on a release without them.
+
+    Raises:
+        NotInRelease: it writes each state.
+    """
+    if config.state_ring_len and is_before(RINGS_SINCE):
+        raise NotInRelease(
+            f"sglang {release()} has no rings beside states: state_ring_len must be 0"
+        )
+
+
 class DeltaNetSession(TritonSession):
     """One hybrid backend and one decode runner with its captured graphs."""
 
@@ -107,6 +126,7 @@ class DeltaNetSession(TritonSession):
     def __init__(self, config: EngineConfig, graphs: GraphEngine) -> None:
         first = COMMITS_SINCE if "target_verify" in config.modes else self.tracking_since
         demand_tracking(config, max(first, self.tracking_since))
+        demand_rings(config)
         super().__init__(config, graphs)
 
     def _more_fields(self, config: EngineConfig) -> tuple[Field, ...]:
@@ -121,7 +141,18 @@ class DeltaNetSession(TritonSession):
                 dummy=common.FREE,
             ),
             replace(ends, dummy=PaddingRule("fill", width)),
+            *self._ring_fields(config),
         )  # fmt: skip
+
+    def _ring_fields(self, config: EngineConfig) -> tuple[Field, ...]:
+        """Padded rows have no state, and what is said of its ring is read by nobody."""
+        told = {_CURSORS: "ring_depths"} if config.state_ring_len else {}
+        if config.state_flush_interval:
+            told[_FORCED] = "rings_forced"
+        return tuple(
+            Field(name, "requests", "nothing", common.FREE, source=_RINGS, repeats=repeats)
+            for name, repeats in told.items()
+        )
 
     def observe(self, batch: Batch) -> Observation:
         """Rows that other ranks ask for without a graph are run like live ones."""
@@ -153,7 +184,16 @@ class DeltaNetSession(TritonSession):
         else:
             states = recurrent.state_indices_list[size - 1]
             ends = recurrent.query_start_loc_list[size - 1]
-        return {"state_indices": states, "query_start_loc": ends}
+        return {"state_indices": states, "query_start_loc": ends, **self._shown_rings(size)}
+
+    def _shown_rings(self, size: int | None) -> dict[str, torch.Tensor]:
+        recurrent, shown = self.backend.linear_attn_backend, {}
+        for field in self._ring_fields(self._config):
+            if size is None:
+                shown[field.name] = getattr(recurrent.forward_metadata, field.name)
+            else:
+                shown[field.name] = getattr(recurrent, f"{field.name}_list")[size - 1]
+        return shown
 
     def replay(self, batch: Batch) -> None:
         super().replay(batch)
@@ -165,12 +205,18 @@ class DeltaNetSession(TritonSession):
         self._commit(self._batch)
 
     def prepare_replay(self, batch: Batch) -> None:
-        self._batch = batch
+        self._begin(batch)
         super().prepare_replay(batch)
 
     def eager(self, batch: Batch) -> None:
-        self._batch = batch
+        self._begin(batch)
         super().eager(batch)
+
+    def _begin(self, batch: Batch) -> None:
+        self._batch = batch
+        if self._config.state_ring_len:
+            with self.engine_runs(batch):
+                take_slots(batch, self._model_runner.req_to_token_pool)
 
     def _commit(self, batch: Batch) -> None:
         """What a worker does with the states of a verify that stayed, once it has sampled."""
@@ -235,6 +281,8 @@ class DeltaNetTarget(RecurrentTarget, TritonTarget):
     since: Mapping[Mode, tuple[tuple[int, int, int], str]] = MappingProxyType({})
     """Mode -> the first release that can be driven, and what the ones before do."""
 
+    rings: Mapping[str, bool] = MappingProxyType({"state_rings": True, "state_flushes": True})
+    """Capabilities of decodes whose states have rings."""
     ranks: Mapping[str, Any] = MappingProxyType({"max_tp_size": 4, **DATA_RANKS})
     """Capabilities beside other ranks; each has as many recurrent heads as one rank alone."""
 
@@ -252,6 +300,7 @@ class DeltaNetTarget(RecurrentTarget, TritonTarget):
             max_wide_batch=0,  # chunks of lanes take half a minute for each step of such a batch
             recurrent_verify=mode == "target_verify",
             state_tracking=True,
+            **(self.rings if mode == "decode" else {}),
             few_states=mode == "decode",
             # A server's decode follows a prompt.
             min_seq_len=2,

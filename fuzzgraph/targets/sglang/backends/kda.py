@@ -34,6 +34,7 @@ class ChannelDecayTarget(DeltaNetTarget):
     session = ChannelDecaySession
     recurrent_modules = (KIMI, LAYER, KDA_BACKEND)
     positions = CHANNELS
+    rings = MappingProxyType({"state_rings": True})
     since = MappingProxyType(
         {
             "decode": ((0, 5, 10), "keeps the inputs of KDA's convolution in three tensors, not"),

@@ -34,5 +34,5 @@ class LightningTarget(DeltaNetTarget):
     session = LightningSession
     recurrent_modules = (BAILING, LIGHTNING_BACKEND)
     positions = LINEAR_WIDTH
-    ranks = MappingProxyType({})
+    ranks = rings = MappingProxyType({})
     since = MappingProxyType(dict.fromkeys(("decode", "target_verify"), BESIDE_TRITON))

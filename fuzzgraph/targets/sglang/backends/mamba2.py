@@ -86,7 +86,7 @@ class Mamba2Target(DeltaNetTarget):
     session = Mamba2Session
     also_stood_in_for = ("the number of cores",)
     recurrent_modules = (FALCON, MIXER)
-    ranks = MappingProxyType({})
+    ranks = rings = MappingProxyType({})
 
     def refused(self, config: EngineConfig) -> str | None:
         if 0 < config.state_track_interval < CONV_WIDTH:

@@ -68,7 +68,7 @@ class ShortConvTarget(DeltaNetTarget):
     session = ShortConvSession
     also_stood_in_for: tuple[str, ...] = ("the number of cores",)
     recurrent_modules = (LFM2, LFM2_MODEL, _BACKEND)
-    ranks = MappingProxyType({})
+    ranks = rings = MappingProxyType({})
     since = MappingProxyType({"decode": _BY_SLOT, "target_verify": _VERIFIED})
 
     def __init__(self, name: str, mode: Literal["decode", "target_verify"]) -> None:

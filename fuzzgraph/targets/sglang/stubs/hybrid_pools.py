@@ -206,6 +206,8 @@ def state_pool(
             cache_params=described.mamba2_cache_params,
             mamba_layer_ids=list(described.mamba2_cache_params.layers),
             enable_mamba_extra_buffer=config.state_track_interval > 0,
+            enable_linear_replayssm=config.state_ring_len > 0,
+            linear_replayssm_cache_len=config.state_ring_len,
             speculative_num_draft_tokens=config.draft_tokens if verifies_states(config) else None,
             speculative_eagle_topk=config.spec_topk if verifies_states(config) else None,
         )

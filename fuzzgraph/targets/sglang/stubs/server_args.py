@@ -119,7 +119,7 @@ class Configuration:
                 }
         if config.virtual_pages:
             more = {**more, "enable_unified_memory": True, "enable_page_major_kv_layout": True}
-        more = {**_tracking(config), **more}
+        more = {**_tracking(config), **_rings(config), **more}
         if config.two_batch_overlap:
             values |= two_batches.ARGUMENTS
         values |= split_backends.arguments(config, backend)
@@ -194,6 +194,19 @@ def _tracking(config: EngineConfig) -> dict[str, Any]:
     return {
         **dict.fromkeys(strategy, "extra_buffer"),
         "mamba_track_interval": config.state_track_interval,
+    }
+
+
+def _rings(config: EngineConfig) -> dict[str, Any]:
+    """What steps bring to states lies in rings; states are written where a prefix cache without
+    slots of its own (`no_buffer`, the default) may copy them."""
+    if not config.state_ring_len:
+        return {}
+    interval = config.state_flush_interval
+    return {
+        "enable_linear_replayssm": True,
+        "linear_replayssm_cache_len": config.state_ring_len,
+        **({"mamba_track_interval": interval} if interval else {}),
     }
 
 

@@ -1,0 +1,49 @@
+"""Rings beside recurrent states, in drawn cases."""
+
+from __future__ import annotations
+
+from fuzzgraph.capabilities import Capabilities
+from fuzzgraph.case import Case
+from fuzzgraph.layout import plan
+from fuzzgraph.strategies import DEFAULT, cases, draw
+
+CAN = Capabilities(
+    recurrent_state=True,
+    recurrent_only=True,
+    state_tracking=True,
+    state_rings=True,
+    state_flushes=True,
+    max_context_len=64,
+)
+
+
+def drawn(can: Capabilities, count: int = 150) -> list[Case]:
+    found: list[Case] = []
+    draw(cases(can, DEFAULT.at(3)), 3, count, found.append)
+    return found
+
+
+def test_a_third_of_the_cases_have_rings_and_keep_no_states_besides() -> None:
+    found = drawn(CAN)
+    with_rings = [case.config for case in found if case.config.state_ring_len]
+    assert len(with_rings) > len(found) / 3
+    assert not any(config.state_track_interval for config in with_rings)
+    assert len({config.state_ring_len for config in with_rings}) > 2
+    assert any(config.state_flush_interval for config in with_rings)
+
+
+def test_a_third_of_them_empty_a_ring_that_holds_something() -> None:
+    with_rings = [case for case in drawn(CAN) if case.config.state_ring_len]
+    emptied = [
+        case
+        for case in with_rings
+        if any(((one.ring_depths > 0) & (one.ring_left == 0)).any() for one in plan(case))
+    ]
+    assert len(emptied) > len(with_rings) / 3
+
+
+def test_a_target_without_them_gets_none() -> None:
+    without = drawn(CAN.replace(state_rings=False, state_flushes=False), 60)
+    assert not any(case.config.state_ring_len for case in without)
+    never = drawn(CAN.replace(state_flushes=False), 60)
+    assert not any(case.config.state_flush_interval for case in never)
