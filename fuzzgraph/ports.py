@@ -126,6 +126,10 @@ STATES = (
     "ring_deltas",
     "ring_keys",
     "ring_gates",
+    "ring_starts",
+    "ring_flags",
+    "ring_delta_rests",
+    "ring_key_rests",
 )
 """Fields of `Pools` that are by state slot."""
 
@@ -178,7 +182,7 @@ class Pools:
     without a recurrence behind it, the newest last. See `recurrent_layers.gated_convolution`."""
     ring_cursors: torch.Tensor | None = None
     """[state_slots] int32, how many tokens lie in the ring beside each state; with
-    `state_ring_len`."""
+    `state_ring_len`, None in an engine whose verifies leave none there."""
     ring_deltas: torch.Tensor | None = None
     """[state_slots, heads, state_ring_len, columns of a value] what tokens add to their states. See
     `recurrent_layers.state_ring`."""
@@ -187,6 +191,15 @@ class Pools:
     ring_gates: torch.Tensor | None = None
     """[state_slots, heads, state_ring_len], or the same by channel: logarithms of the decays before
     that."""
+    ring_starts: torch.Tensor | None = None
+    """[state_slots] int32, the place of the first of them, where verifies have rings."""
+    ring_flags: torch.Tensor | None = None
+    """[state_slots] int8, 0 behind a step: whether a ring is being emptied."""
+    ring_delta_rests: torch.Tensor | None = None
+    """What `ring_deltas` in half precision do not say."""
+    ring_key_rests: torch.Tensor | None = None
+    rings_by_row: bool = False
+    """Whether all of a ring lies by the request's row, and not by its state slot."""
     transposed_states: frozenset[str] = frozenset()
     """Fields of STATES whose last two dimensions the engine keeps the other way round: inputs of a
     convolution with those of a column together, states with the columns of a value together."""

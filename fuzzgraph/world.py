@@ -166,7 +166,7 @@ class Batch:
     draft-extend, before which a verify has kept it. Empty where `track_slots` is."""
     ring_depths: IntArray
     """[raw_bs] tokens before this step that a row's state, as it was written last, does not hold
-    yet: what they brought lies in its ring. Empty without `state_ring_len`, as in the three
+    yet: what they brought lies in its ring. Empty without `state_ring_len`, as in the five
     below."""
     ring_left: IntArray
     """[raw_bs] the same behind this step."""
@@ -175,6 +175,10 @@ class Batch:
     and whatever its slot's ring holds is another's."""
     rings_forced: IntArray
     """[raw_bs] 1 where the step writes the state because of `state_flush_interval`."""
+    ring_starts: IntArray
+    """[raw_bs] place of the first of them in the ring, which verifies do not empty in place."""
+    ring_starts_left: IntArray
+    """[raw_bs] the same behind this step."""
     rank_sizes: IntArray
     """[dp_size] live rows of each data-parallel rank, or tokens where steps are prefills, with this
     one's at its place."""
@@ -307,6 +311,8 @@ _OF_STATES = (
     "ring_left",
     "rings_taken",
     "rings_forced",
+    "ring_starts",
+    "ring_starts_left",
 )
 """By row, and empty in a config without them."""
 _BY_TOKEN = ("input_ids", "positions")

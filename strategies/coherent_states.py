@@ -70,21 +70,38 @@ def few_states(fields: Fields, can: Capabilities) -> None:
 _RINGS = (2, 3, 0, 1, 2, 0, 4, 3, 16)
 """Lengths of rings, 0 for none."""
 _FLUSHES = (0, 4, 0, 3, 5)
+_LONGEST, _LONGER = 64, {1: 0, 16: 2}
+"""Of rings of verifies; and how often they are twice as long as need be, by what is drawn: else
+once. The shortest ones are emptied behind each verify."""
 
 
 def state_rings(fields: Fields, can: Capabilities) -> None:
     """Two thirds of the configs that keep no states besides have a ring, where the target has them,
-    mostly so short that it fills in a case. Half of those write states at some lengths, too."""
-    may = can.state_rings and fields["recurrent_state"] and fields["modes"] == ("decode",)
-    if not may or fields["state_track_interval"]:
+    mostly so short that it fills in a case. Half of those write states at some lengths, too. Of
+    verifies two thirds have one, with room for two to eight of them."""
+    may = can.state_rings and fields["recurrent_state"]
+    decodes = may and fields["modes"] == ("decode",) and not fields["state_track_interval"]
+    verifies = may and fields["modes"] == ("target_verify",) and fields["spec_topk"] == 1
+    if not (decodes or verifies):
         fields["state_ring_len"] = DIMENSIONS["state_ring_len"].default
-    elif not fields["state_ring_len"]:
+    elif not fields["state_ring_len"] or verifies:
         # By sizes that every case draws, so that each of them comes as often.
-        fields["state_ring_len"] = _RINGS[_sizes(fields) % len(_RINGS)]
-    if not (can.state_flushes and fields["state_ring_len"]):
+        drawn = fields["state_ring_len"] or _RINGS[_sizes(fields) % len(_RINGS)]
+        fields["state_ring_len"] = _of_verifies(drawn, fields["draft_tokens"], verifies=verifies)
+    if not (can.state_flushes and decodes and fields["state_ring_len"]):
         fields["state_flush_interval"] = DIMENSIONS["state_flush_interval"].default
     elif not fields["state_flush_interval"]:
         fields["state_flush_interval"] = _FLUSHES[_sizes(fields) % len(_FLUSHES)]
+
+
+def _of_verifies(ring: int, drafts: int, *, verifies: bool) -> int:
+    """The length of a ring of verifies: a power of 2 with room for two of them, at least."""
+    if not (verifies and ring):
+        return ring
+    least = 1 << (2 * drafts - 1).bit_length()
+    if ring >= least and not ring & (ring - 1):
+        return ring
+    return min(least << _LONGER.get(ring, 1), _LONGEST)
 
 
 def _sizes(fields: Fields) -> int:

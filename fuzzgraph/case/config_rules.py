@@ -158,22 +158,33 @@ def _check_states(config: EngineConfig) -> None:
 
 
 def _check_rings(config: EngineConfig) -> None:
-    """Source: sglang attention_hook.py, guards of `enable_linear_replayssm`."""
-    ring, decodes = config.state_ring_len, config.modes == ("decode",)
-    if ring and not (config.recurrent_state and decodes and not config.state_track_interval):
+    """Source: sglang attention_hook.py, guards of `enable_linear_replayssm` and, where drafts are
+    verified, of `enable_linear_replayssm_spec`; memory_pool.py, how long rings of verifies are."""
+    ring, modes = config.state_ring_len, config.modes
+    decodes = modes == ("decode",) and not config.state_track_interval
+    verifies = modes == ("target_verify",) and config.spec_topk == 1
+    if ring and not (config.recurrent_state and (decodes or verifies)):
         refuse(
             "config.state_ring_len",
             ring,
-            "needs recurrent_state, modes=['decode'] and state_track_interval=0; got "
-            f"{config.recurrent_state}, {list(config.modes)} and {config.state_track_interval}",
+            "needs recurrent_state, and modes=['decode'] with state_track_interval=0 or "
+            f"modes=['target_verify'] with spec_topk=1; got {config.recurrent_state}, "
+            f"{list(modes)}, {config.state_track_interval} and {config.spec_topk}",
             "Change them, or use 0 to write every state.",
         )
-    if config.state_flush_interval and not ring:
+    if ring and verifies and (ring & (ring - 1) or ring < 2 * config.draft_tokens):
+        refuse(
+            "config.state_ring_len",
+            ring,
+            f"must be a power of 2, and room for two verifies of {config.draft_tokens} tokens",
+            "Change it, or use 0 to write every state.",
+        )
+    if config.state_flush_interval and not (ring and decodes):
         refuse(
             "config.state_flush_interval",
             config.state_flush_interval,
-            "needs state_ring_len",
-            "Change it, or use 0.",
+            "needs state_ring_len and modes=['decode']",
+            "Change them, or use 0.",
         )
 
 

@@ -21,6 +21,8 @@ class Ring:
     """Tokens that lie in it."""
     end: int
     """Tokens of the request that state and ring stand for together."""
+    start: int = 0
+    """Place of the first of them, where a ring goes on behind those that a state has taken."""
 
     def found(self, cached: int) -> Ring:
         """What a step finds that has so many tokens before it: where those are others than the last
@@ -31,14 +33,31 @@ class Ring:
         """(what a decode leaves, whether it writes the state because of its length).
 
         >>> Ring(depth=1, end=5).after(EngineConfig(state_ring_len=3), 6)
-        (Ring(depth=2, end=6), False)
+        (Ring(depth=2, end=6, start=0), False)
         >>> Ring(depth=2, end=6).after(EngineConfig(state_ring_len=3), 7)
-        (Ring(depth=0, end=7), False)
+        (Ring(depth=0, end=7, start=0), False)
         """
         interval = config.state_flush_interval
         forced = interval > 0 and seq_len % interval == 0
         full = self.depth == config.state_ring_len - 1
         return Ring(0 if forced or full else self.depth + 1, seq_len), forced
+
+    def behind_verify(self, config: EngineConfig, stayed_len: int, tokens: int) -> Ring:
+        """What a verify leaves of which the last so many `tokens` stay: its drafts have lain in the
+        ring, and there must be room for those of the next two.
+
+        Source: sglang gdn_replayssm_spec_decode.py `_advance_gdn_spec_cursors_kernel` and
+        `_finish_gdn_replayssm_circular_fold_kernel`.
+
+        >>> Ring(0, 5).behind_verify(EngineConfig(state_ring_len=8, draft_tokens=2), 7, 2)
+        Ring(depth=2, end=7, start=0)
+        >>> Ring(4, 9).behind_verify(EngineConfig(state_ring_len=8, draft_tokens=2), 10, 1)
+        Ring(depth=0, end=10, start=5)
+        """
+        depth, room = self.depth + tokens, config.state_ring_len
+        if depth + 2 * config.draft_tokens > room:
+            return Ring(0, stayed_len, (self.start + depth) % room)
+        return Ring(depth, stayed_len, self.start)
 
 
 NO_RING = Ring(depth=0, end=-1)

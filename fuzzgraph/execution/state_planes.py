@@ -107,37 +107,93 @@ class RingStates(StatePlane):
         return self._rows(batch, rows, batch.state_slots, lens)
 
     def _ends(self, batch: Batch) -> IntArray:
-        return batch.seq_lens - batch.ring_left if len(batch.ring_left) else batch.seq_lens
+        return batch.stayed_lens - batch.ring_left if len(batch.ring_left) else batch.seq_lens
 
 
-class RingEntries(StatePlane):
-    """What one tensor of such rings holds of each token in it."""
+@dataclass(frozen=True, eq=False)
+class RingPlane(StatePlane):
+    """What one tensor of such rings holds."""
 
-    def before(self, batch: Batch) -> StateRows:
-        return self._entries(batch, batch.cached_lens, batch.ring_depths)
+    by_row: bool = False
+    """Whether it lies by the request's row, and not by its state slot."""
 
-    def after(self, batch: Batch) -> StateRows:
-        return self._entries(batch, batch.seq_lens, batch.ring_left)
-
-    def _entries(self, batch: Batch, ends: IntArray, depths: IntArray) -> StateRows:
-        rows = np.arange(len(batch.state_slots))
-        values = self.values(batch, rows, ends[rows], depths, self.plane.tensor.shape[2])
-        return StateRows(rows, batch.state_slots, values)
+    def _places(self, batch: Batch) -> IntArray:
+        return batch.req_pool_indices if self.by_row else batch.state_slots
 
 
-class RingCursors(StatePlane):
-    """How many tokens lie in each ring. A slot that was given out has what its last owner left."""
+class RingEntries(RingPlane):
+    """That of each token in a ring, numbers of one kind."""
 
     def before(self, batch: Batch) -> StateRows:
-        left = np.full_like(batch.ring_depths, self.plane.signature[0])
-        return self._counts(batch, np.where(batch.rings_taken, left, batch.ring_depths))
+        return self._entries(batch, batch.cached_lens, batch.ring_depths, batch.ring_starts)
 
     def after(self, batch: Batch) -> StateRows:
-        return self._counts(batch, batch.ring_left)
+        return self._entries(batch, batch.stayed_lens, batch.ring_left, batch.ring_starts_left)
 
-    def _counts(self, batch: Batch, depths: IntArray) -> StateRows:
+    def _entries(
+        self, batch: Batch, ends: IntArray, depths: IntArray, starts: IntArray
+    ) -> StateRows:
         rows = np.arange(len(batch.state_slots))
-        return StateRows(rows, batch.state_slots, torch.from_numpy(depths).float())
+        room = self.plane.tensor.shape[2]
+        values = self.values(batch, rows, ends[rows], depths, room)
+        for row, start in enumerate(starts):
+            values[row] = values[row].roll(int(start), 1)
+        return StateRows(rows, self._places(batch), values)
+
+
+class RingRests(RingEntries):
+    """What such numbers in half precision do not say. What a step leaves there is seen in what the
+    next one makes of it."""
+
+    def before(self, batch: Batch) -> StateRows:
+        found = super().before(batch)
+        kept = found.values.to(self.plane.tensor.dtype).float()
+        return StateRows(found.rows, found.slots, found.values - kept)
+
+    def after(self, batch: Batch) -> StateRows:
+        found = super().after(batch)
+        return StateRows(found.rows, found.slots, torch.full_like(found.values, torch.nan))
+
+
+class RingCursors(RingPlane):
+    """How many tokens lie in each ring. What was given out has what its last owner left."""
+
+    def before(self, batch: Batch) -> StateRows:
+        left = int(self.plane.signature[0])
+        return self._counts(batch, np.where(batch.rings_taken, left, self._found(batch)))
+
+    def after(self, batch: Batch) -> StateRows:
+        return self._counts(batch, self._leaves(batch))
+
+    def _found(self, batch: Batch) -> IntArray:
+        return batch.ring_depths
+
+    def _leaves(self, batch: Batch) -> IntArray:
+        return batch.ring_left
+
+    def _counts(self, batch: Batch, counts: IntArray) -> StateRows:
+        rows = np.arange(len(batch.state_slots))
+        return StateRows(rows, self._places(batch), torch.from_numpy(counts).float())
+
+
+class RingStarts(RingCursors):
+    """Where the first of them lies."""
+
+    def _found(self, batch: Batch) -> IntArray:
+        return batch.ring_starts
+
+    def _leaves(self, batch: Batch) -> IntArray:
+        return batch.ring_starts_left
+
+
+class RingFlags(RingCursors):
+    """Whether a ring is being emptied: between steps none is."""
+
+    def _found(self, batch: Batch) -> IntArray:
+        return np.zeros_like(batch.ring_depths)
+
+    def _leaves(self, batch: Batch) -> IntArray:
+        return np.zeros_like(batch.ring_depths)
 
 
 class VerifiedStates(StatePlane):
@@ -252,7 +308,7 @@ def state_planes(pools: Pools, content: Content, config: EngineConfig) -> Iterat
     """Those of a session's pools."""
     states: type[StatePlane] = CommittedStates
     inputs: type[StatePlane] = CommittedStates
-    if config.state_ring_len:
+    if pools.ring_cursors is not None:
         states = RingStates
         yield from _ring_planes(pools, content, config)
     if verifies_states(config) and not pools.states_committed:
@@ -267,7 +323,7 @@ def state_planes(pools: Pools, content: Content, config: EngineConfig) -> Iterat
             half = config.dtype != "float32" and kept.shape
             rounding = _HALF_ROUNDING if half else kept.rounding
             scale = 0.0
-            if config.state_ring_len and kept.shape:
+            if pools.ring_cursors is not None and kept.shape:
                 rounding, scale = max(rounding, _RING_ROUNDING), _RING_SCALE
             yield kind(plane, content, values, rounding, kept.taps, scale)
 
@@ -276,15 +332,32 @@ def _ring_planes(pools: Pools, content: Content, config: EngineConfig) -> Iterat
     """Those of the rings beside the states of a session's pools."""
     layer = delta_rule.delta_ring if pools.delta_state is not None else channel_decay.channel_ring
     ring = layer(content)
-    entries = {"ring_deltas": ring.deltas, "ring_keys": ring.keys, "ring_gates": ring.logs}
     half = config.dtype != "float32"
     rounding = _HALF_ROUNDING if half else _RING_ROUNDING
-    for name, values in entries.items():
-        plane = PoolPlane(name, getattr(pools, name), STATE_SIGNATURE)
-        yield RingEntries(plane, content, values, rounding, scale=_RING_SCALE)
-    assert pools.ring_cursors is not None
-    # What a ring's cursor may be, so that one that is left over is as good as one that is right.
-    most = config.state_ring_len - 1
-    left = (float(most), float(max(most - 1, 0)), 0.0)
-    plane = PoolPlane("ring_cursors", pools.ring_cursors, left)
-    yield RingCursors(plane, content, ring.deltas)
+    entries: tuple[tuple[str, type[RingPlane], _Rows], ...] = (
+        ("ring_deltas", RingEntries, ring.deltas),
+        ("ring_keys", RingEntries, ring.keys),
+        ("ring_gates", RingEntries, ring.logs),
+        ("ring_delta_rests", RingRests, ring.deltas),
+        ("ring_key_rests", RingRests, ring.keys),
+    )
+    # Counts are such as a ring may have, so that one that is left over is as good as one that is
+    # right.
+    most = float(config.state_ring_len - 1)
+    counts: tuple[tuple[str, type[RingPlane], float], ...] = (
+        ("ring_cursors", RingCursors, most),
+        ("ring_starts", RingStarts, most),
+        ("ring_flags", RingFlags, 1.0),
+    )
+    for name, kind, values in entries:
+        tensor: torch.Tensor | None = getattr(pools, name)
+        if tensor is not None:
+            plane = PoolPlane(name, tensor, STATE_SIGNATURE)
+            yield kind(
+                plane, content, values, rounding, scale=_RING_SCALE, by_row=pools.rings_by_row
+            )
+    for name, kind, left in counts:
+        tensor = getattr(pools, name)
+        if tensor is not None:
+            plane = PoolPlane(name, tensor, (left, max(left - 1.0, 0.0), 0.0))
+            yield kind(plane, content, ring.deltas, by_row=pools.rings_by_row)

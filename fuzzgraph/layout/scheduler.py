@@ -299,7 +299,7 @@ class Scheduler:
         encoder_lens, encoder_slots, encoder_tokens = self._encoders(live)
         track_slots, tracked_lens = self._track(index, step, live)
         kept_tokens, new_states = self._verify_states(rows, live)
-        rings = self._rings(step, live)
+        rings = self._rings(index, step, live)
         bs = len(rows)
         if step.mode == "draft":
             input_ids, positions = self._draft(rows, seq)
@@ -359,6 +359,8 @@ class Scheduler:
             ring_left=rings[1],
             rings_taken=rings[2],
             rings_forced=rings[3],
+            ring_starts=rings[4],
+            ring_starts_left=rings[5],
             rank_sizes=ints([*rank_sizes(self.config, step)]),
             adapters=ints([self._adapter(row) for row in rows]),
             plain_tokens=int(self.config.draft_adapter),
@@ -391,17 +393,23 @@ class Scheduler:
         interval = self.config.state_track_interval
         return tracked_len(step.mode, row, interval, stays, branches=branches)
 
-    def _rings(self, step: ReplayStep, live: list[_Request]) -> IntArray:
-        """[4, raw_bs] the fields of `Batch` about rings of states, in order; takes down what the
+    def _rings(self, index: int, step: ReplayStep, live: list[_Request]) -> IntArray:
+        """[6, raw_bs] the fields of `Batch` about rings of states, in order; takes down what the
         step leaves."""
-        found: list[tuple[int, int, int, int]] = []
+        config = self.config
+        found: list[tuple[int, ...]] = []
         for row, request in zip(step.rows, live, strict=True):
-            if self.config.state_ring_len:
-                before = request.ring.found(row.seq_len - row.new_tokens)
-                request.ring, forced = before.after(self.config, row.seq_len)
-                taken = before is NO_RING
-                found.append((before.depth, request.ring.depth, taken, forced))
-        return np.array(found, dtype=np.int64).reshape(-1, 4).T
+            if config.state_ring_len:
+                cached, forced = row.seq_len - row.new_tokens, False
+                before = request.ring.found(cached)
+                if step.mode == "target_verify":
+                    stays = self.accepted.get((index, row.request), row.new_tokens)
+                    request.ring = before.behind_verify(config, cached + stays, stays)
+                else:
+                    request.ring, forced = before.after(config, row.seq_len)
+                after, taken = request.ring, before is NO_RING
+                found.append((before.depth, after.depth, taken, forced, before.start, after.start))
+        return np.array(found, dtype=np.int64).reshape(-1, 6).T
 
     def _draft_states(self, live: list[_Request]) -> IntArray:
         if not verifies_states(self.config):

@@ -539,6 +539,16 @@ def test_a_request_that_waits_keeps_its_ring_and_one_that_begins_anew_does_not()
     assert batches[3].rings_taken.tolist() == [1, 0]
 
 
+def test_a_ring_of_verifies_takes_what_stays_and_begins_behind_it_when_it_is_emptied() -> None:
+    ends = (7, 9, 10, 12)
+    steps = [ReplayStep(mode="target_verify", rows=(row(0, end, new_tokens=2),)) for end in ends]
+    batches = planned(*steps, **{**RINGS, "state_ring_len": 8, "draft_tokens": 2})
+    # Of the second verify one token stays, of the others both.
+    assert [int(batch.stayed_lens[0]) for batch in batches] == [7, 8, 10, 12]
+    assert [int(batch.ring_left[0]) for batch in batches] == [2, 3, 0, 2]
+    assert [int(batch.ring_starts_left[0]) for batch in batches] == [0, 0, 5, 5]
+
+
 def test_rings_follow_their_rows() -> None:
     _, batch = planned(step(row(0, 5)), step(row(0, 6), row(1, 9)), **RINGS)
     turned = batch.with_rows(np.array([1, 0]))
@@ -553,11 +563,18 @@ def test_states_without_rings_have_none() -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"recurrent_state": False}, "needs recurrent_state, modes=.*; got False"),
-        ({"state_track_interval": 4}, "and state_track_interval=0; got True"),
+        ({"recurrent_state": False}, "needs recurrent_state, and modes=.*; got False"),
+        ({"state_track_interval": 4}, "with state_track_interval=0 or .*; got True"),
         ({"state_ring_len": 0, "state_flush_interval": 4}, "needs state_ring_len"),
     ],
 )
 def test_rings_that_no_engine_has_are_refused(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidCase, match=said):
         planned(step(row(0, 4)), **{**RINGS, **settings})
+
+
+@pytest.mark.parametrize("room", [6, 2])
+def test_a_ring_of_verifies_is_a_power_of_two_with_room_for_two(room: int) -> None:
+    checks = ReplayStep(mode="target_verify", rows=(row(0, 7, new_tokens=2),))
+    with pytest.raises(InvalidCase, match="must be a power of 2, and room for two verifies of 2"):
+        planned(checks, **{**RINGS, "state_ring_len": room, "draft_tokens": 2})

@@ -38,8 +38,7 @@ class ChannelDecayModel(HybridModel):
     """Whether prompts hand over gates as rows, as those of GLM-5.3 do, not by heads as Kimi's."""
 
     def kept_states(self, cache: Any) -> dict[str, Any]:
-        states = dict(channel_state=cache.temporal[0], channel_conv_state=cache.conv[0][0])
-        return {**states, **self.kept_rings(cache)}
+        return dict(channel_state=cache.temporal[0], channel_conv_state=cache.conv[0][0])
 
     def _make_recurrent(self, config: EngineConfig, device: torch.device) -> None:
         on_device, of_model = self.on_device, self.of_model

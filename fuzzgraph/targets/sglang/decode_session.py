@@ -106,9 +106,45 @@ def judged_states(runner: ModelRunner) -> dict[str, Any]:
     # A slot is cleared when it is given out (MambaPool.alloc up to 0.5.10; clear_slots since).
     pool = runner.req_to_token_pool.mamba_pool
     states = model.kept_states(pool.mamba_cache)
-    if runner.configuration.config.state_ring_len:
-        states["ring_cursors"] = pool.replayssm_write_pos
-    return {**states, "states_committed": True}
+    return {**states, **_judged_rings(pool), "states_committed": True}
+
+
+_COUNTS = {
+    "ring_cursors": ("replayssm_spec_write_pos", "replayssm_write_pos"),
+    "ring_starts": ("replayssm_cache_base",),
+    "ring_flags": ("replayssm_is_flush",),
+}
+"""Field of `Pools` -> its names in the engine's pool of states, by release and mode."""
+_ENTRIES = {
+    "ring_deltas": "replayssm_d",
+    "ring_keys": "replayssm_k",
+    "ring_gates": "replayssm_g",
+    "ring_delta_rests": "replayssm_rawv",
+    "ring_key_rests": "replayssm_rawk",
+}
+
+
+def _judged_rings(pool: Any) -> dict[str, Any]:
+    """Fields of `Pools` for rings beside states that last from step to step.
+
+    Those of KDA's verifies, and up to 0.5.19 of those of gated delta nets, do not: what stays is in
+    the state when a step ends (sglang memory_pool.py, `replayssm_spec_fold`).
+    """
+    counts = {
+        field: tensor
+        for field, names in _COUNTS.items()
+        for name in names
+        if (tensor := getattr(pool, name, None)) is not None
+    }
+    if "ring_cursors" not in counts:
+        return {}
+    entries = {
+        field: tensor[0]
+        for field, name in _ENTRIES.items()
+        if (tensor := getattr(pool.mamba_cache, name, None)) is not None
+    }
+    by_row = getattr(pool, "replayssm_spec_write_pos", None) is not None
+    return {**counts, **entries, "rings_by_row": by_row}
 
 
 def _encoder_pools(runner: ModelRunner) -> dict[str, Any]:

@@ -44,8 +44,7 @@ class DeltaNetModel(HybridModel):
             shape = (delta_rule.HEADS, delta_rule.POSITIONS, delta_rule.HEAD_WIDTH)
             state = state.view(len(state), *shape)
         named = frozenset(turned)
-        states = dict(delta_state=state, delta_conv_state=conv, transposed_states=named)
-        return {**states, **self.kept_rings(cache)}
+        return dict(delta_state=state, delta_conv_state=conv, transposed_states=named)
 
     def _make_recurrent(self, config: EngineConfig, device: torch.device) -> None:
         on_device, of_model = self.on_device, self.of_model

@@ -40,16 +40,6 @@ class HybridModel(AttentionModel):
         """Fields of `Pools` for the layer's part of the engine's `MambaPool`."""
         raise NotImplementedError
 
-    def kept_rings(self, cache: Any) -> dict[str, Any]:
-        """Fields of `Pools` for the rings beside the layer's states, where it has some."""
-        if not self._config.state_ring_len:
-            return {}
-        return dict(
-            ring_deltas=cache.replayssm_d[0],
-            ring_keys=cache.replayssm_k[0],
-            ring_gates=cache.replayssm_g[0],
-        )
-
     def open_layer(self) -> None:
         """Make the recurrent layer, once the engine has its configuration."""
         self._make_recurrent(self._config, self._device)

@@ -62,6 +62,8 @@ def change_line_elsewhere(session: Any, holder: str, name: str, line: str, other
     made: dict[Any, Any] = {}  # an engine may keep a function that it has found
 
     def changed(real: Any) -> Any:
+        if real in made.values():  # the engine runs inside a run of the engine
+            return real
         return made.setdefault(real, changed_function(real, line, other))
 
     replace_while_running(session, owner, name, changed)

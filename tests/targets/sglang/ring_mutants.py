@@ -97,3 +97,70 @@ ring_of_one_cursor = _on_kda(
         "write_pos=replayssm_write_pos[:1].expand(len(replayssm_write_pos)).contiguous(),",
     )
 )
+
+_COMMITS = "sglang.srt.speculative.spec_utils"
+
+
+def _gdn_verifies(change: Callable[[Any], None]) -> Callable[[], Any]:
+    target = partial(DeltaNetTarget, "sglang-gdn-verify", "target_verify")
+    return lambda: with_changed_sessions(target(), change)
+
+
+def _kda_verifies(change: Callable[[Any], None]) -> Callable[[], Any]:
+    target = partial(ChannelDecayTarget, "sglang-kda-verify", "target_verify")
+    return lambda: with_changed_sessions(target(), change)
+
+
+def _committed(line: str, other: str) -> Callable[[Any], None]:
+    """In what a worker does behind a verify."""
+    name = "commit_mamba_states_after_verify"
+    return lambda session: change_line_elsewhere(session, _COMMITS, name, line, other)
+
+
+def _verified(line: str, other: str) -> Callable[[Any], None]:
+    """In what a layer does in one."""
+
+    def change(session: Any) -> None:
+        layer = session.backend.linear_attn_backend
+        change_line(layer, "_replayssm_target_verify", line, other)
+
+    return change
+
+
+def _row_keeps_its_ring(session: Any) -> None:
+    """`HybridReqToTokenPool.alloc` without the line that begins an empty ring of verifies."""
+    pool = _pools(session)
+    alloc, cursors = pool.alloc, pool.mamba_pool.replayssm_spec_write_pos
+
+    def without_the_line(requests: Any) -> Any:
+        before = cursors.clone()
+        found = alloc(requests)
+        cursors.copy_(before)
+        return found
+
+    pool.alloc = without_the_line
+
+
+_ACCEPTED = "num_accepted=accept_lens,"
+_KDA_ACCEPTED = "accept_lens=accept_lens,  # incl. bonus token"
+_BY_ROWS = "replay_indices = batch.req_pool_indices"
+_PLACE = "write_pos=mamba_pool.replayssm_spec_write_pos,"
+
+bonus_left_out = _gdn_verifies(_committed(_ACCEPTED, "num_accepted=accept_lens - 1,"))
+ring_of_the_slot = _gdn_verifies(
+    _committed(_BY_ROWS, "replay_indices = state_batch_indices.to(torch.int64)")
+)
+drafts_over_the_past = _gdn_verifies(
+    _verified(_PLACE, "write_pos=torch.zeros_like(mamba_pool.replayssm_spec_write_pos),")
+)
+history_left_out = _gdn_verifies(
+    _verified(
+        "cache_base=mamba_pool.replayssm_cache_base,",
+        "cache_base=torch.zeros_like(mamba_pool.replayssm_cache_base),",
+    )
+)
+row_keeps_its_ring = _gdn_verifies(_row_keeps_its_ring)
+room_for_one = _gdn_verifies(
+    _committed("max_spec_len=draft_token_num,", "max_spec_len=draft_token_num // 2,")
+)
+kda_bonus_left_out = _kda_verifies(_committed(_KDA_ACCEPTED, "accept_lens=accept_lens - 1,"))

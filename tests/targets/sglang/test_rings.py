@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -9,10 +10,11 @@ import pytest
 
 from fuzzgraph.case import Case, EngineConfig
 from fuzzgraph.targets import open_target
-from tests.targets.sglang.hybrid_cases import NEWEST, decodes, found, step
+from tests.targets.sglang.hybrid_cases import NEWEST, decodes, found, step, verifies, verify
 from tests.targets.sglang.released import Workers
 
 GDN, KDA = "sglang-gdn", "sglang-kda"
+GDN_VERIFY, KDA_VERIFY = "sglang-gdn-verify", "sglang-kda-verify"
 OLDEST = "0.5.15"
 
 # Rings are filled and emptied, a graph is padded, a request leaves and others take its slot: number
@@ -38,6 +40,24 @@ def eagerly(number: int, case: Case) -> Case:
     return msgspec.structs.replace(case, steps=tuple(steps))
 
 
+_verify = partial(verify, new=2)
+# All drafts stay, then none; a ring is emptied behind five tokens, and goes on in its middle. Both
+# graphs are full: what they leave of padded rows has a test elsewhere.
+CHECKED = (
+    _verify((0, 8), (1, 19)),
+    _verify((0, 10), (1, 20)),
+    _verify((1, 22), (0, 12)),
+    _verify((0, 13), (1, 24)),
+    _verify((0, 15), (2, 7), finish=(1,)),
+    _verify((0, 17), (2, 9)),
+)
+
+
+def checked(**settings: Any) -> Case:
+    given = {"capture_bs": (2,), "draft_tokens": 2, "state_ring_len": 8}
+    return verifies(*CHECKED, **{**given, **settings})
+
+
 FORCED = rings(state_flush_interval=4, state_ring_len=4)
 
 
@@ -61,6 +81,25 @@ def test_rings_follow_their_requests(
 
 @pytest.mark.sglang
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("version", "target", "settings"),
+    [
+        (NEWEST, GDN_VERIFY, {}),
+        (NEWEST, GDN_VERIFY, {"dtype": "float16", "state_track_interval": 16}),
+        (NEWEST, KDA_VERIFY, {"state_ring_len": 4}),
+        ("0.5.17", GDN_VERIFY, {}),
+        ("0.5.17", KDA_VERIFY, {}),
+        ("0.5.20", GDN_VERIFY, {}),
+    ],
+)
+def test_rings_of_verifies_hold_what_stays(
+    workers: Workers, version: str, target: str, settings: dict[str, Any]
+) -> None:
+    assert found(workers, version, checked(**settings), target) == set()
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
 def test_a_graph_goes_on_from_the_ring_of_a_step_without_one(workers: Workers) -> None:
     assert found(workers, NEWEST, eagerly(2, rings()), KDA) == set()
 
@@ -71,9 +110,9 @@ def test_a_release_without_rings_says_so(workers: Workers) -> None:
     assert "has no rings beside states" in workers.skipped("0.5.13", rings(), GDN)
 
 
-def test_only_decodes_of_delta_rules_have_rings() -> None:
+def test_only_delta_rules_have_rings() -> None:
     config = EngineConfig(recurrent_state=True, state_ring_len=2)
-    for name in ("sglang-gdn-verify", "sglang-mamba", "sglang-lightning"):
+    for name in ("sglang-mamba", "sglang-lightning"):
         assert "state_ring_len=2" in str(open_target(name).unsupported(config))
     forced = msgspec.structs.replace(config, state_flush_interval=4)
     assert "state_flush_interval=4" in str(open_target(KDA).unsupported(forced))
@@ -97,6 +136,13 @@ PLANTED = [
     ("copy_resets_its_source", rings(), ("computes", "gated_delta")),
     ("writes_each_state", rings(), ("computes", "temporal")),
     ("ring_of_one_cursor", rings(), ("computes", "channel_delta")),
+    ("bonus_left_out", checked(), ("computes", "replayssm_spec_write_pos")),
+    ("ring_of_the_slot", checked(), ("writes", "replayssm_spec_write_pos")),
+    ("drafts_over_the_past", checked(), ("computes", "gated_delta")),
+    ("history_left_out", checked(), ("computes", "replayssm_d")),
+    ("row_keeps_its_ring", checked(), ("computes", "gated_delta")),
+    ("room_for_one", checked(), ("computes", "replayssm_spec_write_pos")),
+    ("kda_bonus_left_out", checked(state_ring_len=4), ("computes", "temporal")),
 ]
 
 

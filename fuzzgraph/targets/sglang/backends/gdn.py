@@ -96,8 +96,9 @@ def demand_tracking(config: EngineConfig, since: tuple[int, int, int]) -> None:
         )
 
 
-RINGS_SINCE = (0, 5, 15)
-"""The first release whose decodes keep what steps bring to states in rings."""
+RINGS_SINCE = {"decode": (0, 5, 15), "target_verify": (0, 5, 17)}
+"""The first release whose steps keep what they bring to states in rings. Verifies of 0.5.16 do it
+by another protocol (`--enable-gdn-replayssm-spec`), which is not driven."""
 
 
 def demand_rings(config: EngineConfig) -> None:
@@ -106,7 +107,7 @@ def demand_rings(config: EngineConfig) -> None:
     Raises:
         NotInRelease: it writes each state.
     """
-    if config.state_ring_len and is_before(RINGS_SINCE):
+    if config.state_ring_len and is_before(RINGS_SINCE[config.modes[0]]):
         raise NotInRelease(
             f"sglang {release()} has no rings beside states: state_ring_len must be 0"
         )
@@ -146,7 +147,9 @@ class DeltaNetSession(TritonSession):
 
     def _ring_fields(self, config: EngineConfig) -> tuple[Field, ...]:
         """Padded rows have no state, and what is said of its ring is read by nobody."""
-        told = {_CURSORS: "ring_depths"} if config.state_ring_len else {}
+        told = {}
+        if config.state_ring_len and config.modes == ("decode",):
+            told[_CURSORS] = "ring_depths"
         if config.state_flush_interval:
             told[_FORCED] = "rings_forced"
         return tuple(
@@ -282,7 +285,7 @@ class DeltaNetTarget(RecurrentTarget, TritonTarget):
     """Mode -> the first release that can be driven, and what the ones before do."""
 
     rings: Mapping[str, bool] = MappingProxyType({"state_rings": True, "state_flushes": True})
-    """Capabilities of decodes whose states have rings."""
+    """Capabilities where states have rings; verifies have one of them."""
     ranks: Mapping[str, Any] = MappingProxyType({"max_tp_size": 4, **DATA_RANKS})
     """Capabilities beside other ranks; each has as many recurrent heads as one rank alone."""
 
@@ -300,7 +303,7 @@ class DeltaNetTarget(RecurrentTarget, TritonTarget):
             max_wide_batch=0,  # chunks of lanes take half a minute for each step of such a batch
             recurrent_verify=mode == "target_verify",
             state_tracking=True,
-            **(self.rings if mode == "decode" else {}),
+            **{name: mode == "decode" or name == "state_rings" for name in self.rings},
             few_states=mode == "decode",
             # A server's decode follows a prompt.
             min_seq_len=2,

@@ -32,6 +32,11 @@ def take_slots(batch: Batch, pool: Any) -> None:
         if cached:
             _copy_from_cache(pool.mamba_pool, slot)
         request = _Request(slot if cached else None, pool.device)
+        if len(batch.track_slots):
+            # It holds slots for kept states already, and steps are told of the next one themselves.
+            kept = pool.req_index_to_mamba_ping_pong_track_buffer_mapping
+            next_slot = int(batch.track_slots[row])
+            request.mamba_ping_pong_track_buffer = torch.full_like(kept[0], next_slot)
         gives = Stub(alloc=lambda _, slot=slot: torch.tensor([slot], device=pool.device))
         rows = [int(batch.req_pool_indices[row])]
         with replaced_names([pool], {"free_slots": rows, "mamba_allocator": gives}):
@@ -65,6 +70,7 @@ class _Request:
         self.req_pool_idx: int | None = None
         self.mamba_pool_idx = None if slot is None else torch.tensor(slot, device=device)
         self.mamba_needs_clear = False
+        self.mamba_ping_pong_track_buffer: torch.Tensor | None = None
 
     @property
     def kv(self) -> _Request:

@@ -202,9 +202,9 @@ def _rings(config: EngineConfig) -> dict[str, Any]:
     slots of its own (`no_buffer`, the default) may copy them."""
     if not config.state_ring_len:
         return {}
-    interval = config.state_flush_interval
+    interval, verifies = config.state_flush_interval, config.modes == ("target_verify",)
     return {
-        "enable_linear_replayssm": True,
+        f"enable_linear_replayssm{'_spec' if verifies else ''}": True,
         "linear_replayssm_cache_len": config.state_ring_len,
         **({"mamba_track_interval": interval} if interval else {}),
     }
