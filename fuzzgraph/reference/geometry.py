@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fuzzgraph import fp4_index
+from fuzzgraph import block_index, fp4_index
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.compressor_layer import CANDIDATE_BLOCK, compression_ratio
 from fuzzgraph.content import content_for, next_token
@@ -177,10 +177,32 @@ def _apply_selection(found: Queries, config: EngineConfig) -> None:
     count, visible = config.index_topk, found.visible
     if not 0 < count < visible.shape[1] or config.kv_compression != "none":
         return
+    if config.index_group > 1:
+        _apply_selection_of_groups(found, config.index_group, count)
+        return
     by_token, by_place = content_for(config).key_scores
     scores = by_token[found.tokens[:, None], found.key_tokens]
     scores = scores + by_place[found.positions[:, None], found.key_positions]
     visible &= _among_best(scores, visible, count)
+
+
+def _apply_selection_of_groups(found: Queries, size: int, count: int) -> None:
+    """Leave the best `count` groups visible, and the keys behind the last whole one.
+
+    A group is whole for a query that sees its last key. Source: sglang 0.5.20 to 0.5.23,
+    qsa/kernel.py (torch_expand_qsa_block_indices) and qsa/metadata.py (compressed_decode_view).
+    """
+    groups = found.visible.shape[1] // size
+    if count >= groups:
+        return
+    inside = slice(0, groups * size)
+    tokens = found.key_tokens[:, inside].reshape(-1, groups, size)
+    whole = found.visible[:, size - 1 : groups * size : size]
+    scores = block_index.block_scores(
+        found.tokens, found.positions, tokens, found.key_positions[:, inside][:, ::size]
+    )
+    kept = ~whole | _among_best(scores, whole, count)
+    found.visible[:, inside] &= np.repeat(kept, size, axis=1)
 
 
 def _among_best(

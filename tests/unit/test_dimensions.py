@@ -18,6 +18,7 @@ by_row = pytest.mark.parametrize("row", DIMENSIONS.values(), ids=lambda row: row
 FOLLOWING = {"kv_pool_pages", "num_kv_heads", "v_head_dim", "spec_steps", "draft_tokens"} | {
     "attention_chunk_size",
     "candidate_blocks",
+    "index_group",
     "index_layer",
     "attn_tp_rank",
     "dp_rank",

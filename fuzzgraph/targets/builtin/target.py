@@ -21,6 +21,7 @@ _EVERYTHING = WIDEST.replace(
     sparse_kernels=("fa3",),
     topk_kernels=("planned",),
     index_topks=(0,),
+    index_groups=(1,),
     candidate_blocks=(0,),
     index_layers=("own",),
     prefill_runners=("piecewise", "breakable"),
