@@ -145,6 +145,7 @@ TARGETS = (
     _row("moe-gpt-oss", "backends.moe", "MoeTarget", mode="decode", family="gpt-oss"),
     _row("moe-verify", "backends.moe", "MoeTarget", mode="target_verify"),
     _row("nsa", "backends.nsa", "target", mode="decode"),
+    _row("qsa", "backends.qsa", "target", mode="decode", releases="0.5.20 on"),
     _row("short-conv", "backends.short_conv", "ShortConvTarget", mode="decode",
          releases="0.5.11 on"),
     _row("short-conv-verify", "backends.short_conv", "ShortConvTarget", mode="target_verify",

@@ -213,22 +213,22 @@ class AttentionModel:
         """Attention of the tokens' embeddings and the layer behind it; `outputs_in` splits them."""
         _demand_backend()
         q, k, v = self.qkv(input_ids, positions)
+        more = self.more(input_ids, positions, forward_batch)
         if self._config.attention == "mla":
-            more = self.more(input_ids, positions, forward_batch)
             out = self._attend_latent(q, k, forward_batch, **more)
         else:
-            out = self.attend_heads(q, k, v, forward_batch)
+            out = self.attend_heads(q, k, v, forward_batch, **more)
         first = with_mixed(out, self._config)
         if self._second is None:
             return first
         return joined_layers(first, self._second.forward(input_ids, positions, forward_batch))
 
     def attend_heads(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, forward_batch: Any
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, forward_batch: Any, **more: Any
     ) -> torch.Tensor:
         """Attention of a model's own heads, [tokens, heads * v_head_dim]."""
         out: torch.Tensor = self.layer(
-            q.contiguous(), k.contiguous(), v.contiguous(), forward_batch
+            q.contiguous(), k.contiguous(), v.contiguous(), forward_batch, **more
         )
         demand_size(out, len(q), self._attended_columns, _ATTENDED, FORWARD)
         demand_computable(out, _ATTENDED, FORWARD)
@@ -258,7 +258,7 @@ class AttentionModel:
     def more(
         self, input_ids: torch.Tensor, positions: torch.Tensor, forward_batch: Any
     ) -> dict[str, Any]:
-        """What a model hands a latent layer beside queries and keys, by the layer's names."""
+        """What a model hands its layer beside queries, keys and values, by the layer's names."""
         return {}
 
     def _attend_latent(

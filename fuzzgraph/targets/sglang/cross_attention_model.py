@@ -47,9 +47,9 @@ class CrossAttentionModel(AttentionModel):
         return (*super().layers, self.cross)
 
     def attend_heads(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, forward_batch: Any
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, forward_batch: Any, **more: Any
     ) -> torch.Tensor:
-        own = super().attend_heads(q, k, v, forward_batch)
+        own = super().attend_heads(q, k, v, forward_batch, **more)
         lens: torch.Tensor = forward_batch.encoder_lens
         if not _captures() and not lens.any():
             return own

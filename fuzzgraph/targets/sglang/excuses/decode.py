@@ -201,3 +201,24 @@ CPU_GRAPH_EXCUSES: tuple[Excuse, ...] = (
         where_unread=True,
     ),
 )
+
+QSA_EXCUSES: tuple[Excuse, ...] = (
+    *EXCUSES,
+    Excuse(
+        "qsa_index_*.ring_positions",
+        "live",
+        "sglang qsa_kv_pool.py QSATokenToKVPool: positions of the tokens of incomplete groups, by"
+        " rows of the request pool",
+        "a pool, in which other requests have theirs; what is read of it is judged as attention",
+    ),
+    *(
+        Excuse(
+            f"qsa_index_k_compress.{name}_locs",
+            "live",
+            "sglang qwen_sparse_attn_backend.py _qsa_write_plan: completed groups alone, one after"
+            " another",
+            "a graph has an entry for each row, which writes to slot 0 where it completes no group",
+        )
+        for name in ("group", "write")
+    ),
+)

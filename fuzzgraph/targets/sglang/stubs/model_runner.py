@@ -28,6 +28,7 @@ from fuzzgraph.targets.sglang import split_backends
 from fuzzgraph.targets.sglang.attention_model import as_logits, first_layer
 from fuzzgraph.targets.sglang.release import engine_module, has_module
 from fuzzgraph.targets.sglang.sliding_window import window_allocator, window_pool
+from fuzzgraph.targets.sglang.stubs.block_index_pool import block_index_pool
 from fuzzgraph.targets.sglang.stubs.fp4_kv import fp4_method
 from fuzzgraph.targets.sglang.stubs.hybrid_pools import (
     hybrid_kv_pool,
@@ -231,6 +232,8 @@ def kv_pool(
         return window_pool(config, slots, **common)
     if hybrid is not None:
         return hybrid_kv_pool(config, hybrid, slots, requests.mamba_pool, **common)
+    if config.index_group > 1:
+        return block_index_pool(config, slots, requests, **common)
     first, layers = first_layer(config), _layers(config)
     common |= dict(layer_num=layers, start_layer=first, end_layer=first + layers - 1)
     common |= dict(enable_memory_saver=False)

@@ -1,0 +1,152 @@
+"""`--attention-backend qsa`: Qwen's sparse attention, which selects groups of keys.
+
+Real: `QwenSparseAttnBackend` with its preparation as on CUDA, its Triton kernels (metadata of a
+replay, expansion of groups, counts, gathering of what was selected), its pool and the engine's
+indexer with its ring of keys. Modelled is what is compiled: the preparation of the indexer's
+queries and keys, its scores, the selection of groups, and FlashAttention, as on a Hopper. Left out
+are the recurrent layers beside it, which `gdn` drives, TensorRT-LLM's kernels of Blackwells, and an
+index in FP8.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from fuzzgraph.block_index import GROUP
+from fuzzgraph.case import EngineConfig, Mode
+from fuzzgraph.kernel_models import block_indexer, flash_attention, sparse_indexer
+from fuzzgraph.targets.offline.cuda_on_cpu import tensors_claim_cuda
+from fuzzgraph.targets.offline.kernel_arguments import strict
+from fuzzgraph.targets.offline.stub import Stub
+from fuzzgraph.targets.sglang.backends.attention_backend import (
+    ATTENTION,
+    AttentionBackend,
+    BackendTarget,
+)
+from fuzzgraph.targets.sglang.block_selecting_model import BlockSelectingModel
+from fuzzgraph.targets.sglang.excuses.decode import QSA_EXCUSES
+from fuzzgraph.targets.sglang.release import engine_module, has_module
+from fuzzgraph.targets.sglang.stubs.block_index_pool import POOL, SELECTED_GROUPS, describe_indexer
+from fuzzgraph.targets.sglang.stubs.compiled_modules import Compiled, Makers, compile_to_models
+
+_MODULE = f"{ATTENTION}.qwen_sparse_attn_backend"
+_METADATA = f"{ATTENTION}.qsa.graph_metadata"
+_CONFIG, _SCORES = f"{ATTENTION}.qsa.config", f"{ATTENTION}.qsa.mqa"
+_TOPKS = (0, 1, 3, 16, 64)
+_PREPARED = "sglang.kernels.ops.attention.qsa_indexer"
+_SELECTIONS = (
+    "sglang.kernels.ops.attention.fast_topk",
+    "sglang.kernels.ops.elementwise.fast_topk",
+)
+"""Where releases compile the selection of 512 groups, the newest first."""
+
+
+def _queries(compiled: Compiled) -> Any:
+    return block_indexer.prepare_group_queries
+
+
+def _keys(compiled: Compiled) -> Any:
+    return block_indexer.compress_group_keys
+
+
+def _selection(compiled: Compiled) -> Any:
+    return block_indexer.select_groups
+
+
+_COMPILED: Makers = {
+    "qsa_index_q_prep": _queries,
+    "qsa_index_k_compress": _keys,
+    "FastTopKKernel::run": _selection,
+}
+
+
+def _scores(*, min_scored_len: int = 0, **built_for: Any) -> Any:
+    """In place of the engine's kernel in TileLang."""
+    return functools.partial(block_indexer.group_scores, min_scored_len=min_scored_len)
+
+
+def _flash_attention() -> Any:
+    """In place of importing it from a package."""
+    return strict(flash_attention.flash_attn_varlen_func)
+
+
+def _supports_kernels(pool: Any, device: Any) -> bool:
+    """As on a device with CUDA, which a CPU is not called in this place."""
+    return isinstance(pool, engine_module(POOL).QSATokenToKVPool)
+
+
+def _refuses(config: EngineConfig) -> str | None:
+    if config.index_group != GROUP:
+        return f"index_group={config.index_group}: the indexer's weights are those of {GROUP}"
+    if config.v_head_dim != config.head_dim:
+        return f"v_head_dim={config.v_head_dim}: values must be as wide as keys"
+    return None
+
+
+def _describe(runner: Any) -> None:
+    """A model with an indexer, on a server with CUDA."""
+    describe_indexer(runner.model_config.hf_config, runner.configuration.config)
+    if runner.device != "cpu":
+        return
+    # The kernel that selects is built for 512 and 2048 groups; nothing else asks for these.
+    config: Any = engine_module(_CONFIG)
+    config._COMPRESSED_BLOCK_TOPK = frozenset((*_TOPKS, SELECTED_GROUPS, 2048))
+    scores: Any = engine_module(_SCORES)
+    scores.HAS_TILELANG, scores._tilelang_qsa_mqa_decode_kernel = True, _scores
+    scores._num_sms = lambda device: 4
+    for name in filter(has_module, (_PREPARED, *_SELECTIONS)):
+        compile_to_models(engine_module(name), _COMPILED)
+    backend: Any = engine_module(_MODULE).QwenSparseAttnBackend
+    backend._forward_paged_attention = tensors_claim_cuda(backend._forward_paged_attention)
+    backend._can_replay_with_gpu_kernels = tensors_claim_cuda(backend._can_replay_with_gpu_kernels)
+
+
+QSA = AttentionBackend(
+    name="qsa",
+    places=((_MODULE, "QwenSparseAttnBackend"),),
+    attentions=("mha",),
+    page_sizes=(64,),  # sglang model_overrides/qwen4_exp.py
+    fields=(),
+    read=lambda metadata: {},
+    # A case without a number has 512 groups selected, which is all that there are.
+    max_context_len=SELECTED_GROUPS * 4 - 16,
+    stood_in_for=(
+        "the preparation of the indexer's queries and keys, its scores, both selections of groups,"
+        " and FlashAttention, by models",
+        "the table of rotations",
+    ),
+    adapt=_describe,
+    refuses=_refuses,
+    kernels=(
+        (_MODULE, "_resolve_flash_attn_varlen_func", _flash_attention),
+        (_METADATA, "supports_graph_metadata_kernels", _supports_kernels),
+        (
+            "sgl_kernel",
+            "top_k",
+            Stub(
+                fast_topk_v2=sparse_indexer.fast_topk_v2,
+                _FAST_TOPK_SUPPORTED_K=(*_TOPKS[1:], 2048),
+            ),
+        ),
+    ),
+    model=BlockSelectingModel,
+    more=(
+        # KV in bfloat16 has groups expanded behind the indexer, from 0.5.22 on where 512 are kept.
+        ("dtypes", ("float32", "bfloat16")),
+        ("index_topks", _TOPKS),
+        ("index_groups", (GROUP,)),
+        ("head_dims", ((8, 8), (16, 16))),
+    ),
+)
+
+
+class QsaTarget(BackendTarget):
+    """The target of the backend in one mode."""
+
+    excuses = QSA_EXCUSES
+
+
+def target(name: str, mode: Mode) -> QsaTarget:
+    """The target in one mode."""
+    return QsaTarget(name, QSA, mode)

@@ -1,0 +1,101 @@
+"""Qwen's sparse attention with one change in its preparation or its kernels; opened by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from fuzzgraph.targets.sglang.backends.attention_backend import ATTENTION
+from fuzzgraph.targets.sglang.backends.qsa import target
+from tests.targets.sglang.changed_kernels import change_kernel
+from tests.targets.sglang.changed_lines import change_line
+from tests.targets.sglang.planted import with_changed_sessions
+
+__all__ = [
+    "groups_end_one_late",
+    "keys_of_the_row_before",
+    "lengths_round_up",
+    "lone_rows_not_prepared",
+    "members_of_the_group_before",
+    "mended",
+    "newest_token_unseen",
+    "pages_of_the_padding",
+    "ring_of_the_padding",
+    "tokens_of_the_first_row",
+]
+
+_METADATA = f"{ATTENTION}.qsa.graph_metadata", "_qsa_graph_row_metadata_kernel"
+_EXPANSION = f"{ATTENTION}.qsa.kernel", "_expand_qsa_block_indices_kernel"
+_GATHERING = f"{ATTENTION}.qsa.sparse_attn", "_compact_kv"
+_ROUNDED_UP = "tl.cdiv(req_to_token_row_stride, FULL_PAGE)"
+_TABLE = "req_to_token_ptr + token_row + idx * FULL_PAGE"
+
+
+def _target(change: Callable[[Any], None]) -> Any:
+    return with_changed_sessions(target("sglang-qsa", "decode"), change)
+
+
+def _kernel(kernel: tuple[str, str], line: str, other: str) -> Any:
+    return _target(lambda session: change_kernel(session, *kernel, line, other))
+
+
+def mended() -> Any:
+    """No bug: tables have the page as well in which the context ends."""
+    return _kernel(_METADATA, "req_to_token_row_stride // FULL_PAGE", _ROUNDED_UP)
+
+
+def groups_end_one_late() -> Any:
+    """The key of a group is written by the token behind it."""
+    return _kernel(_METADATA, "(seq_len % RATIO == 0)", "(seq_len % RATIO == 1)")
+
+
+def ring_of_the_padding() -> Any:
+    """All requests keep their newest keys where padded rows do."""
+    kept = "state_slots_ptr + row, req * RATIO + (current"
+    return _kernel(_METADATA, kept, "state_slots_ptr + row, 0 * req + (current")
+
+
+def members_of_the_group_before() -> Any:
+    """A group's key is the mean of tokens that begin one before it."""
+    return _kernel(_METADATA, "current - (RATIO - 1 - k)", "current - (RATIO - k)")
+
+
+def lengths_round_up() -> Any:
+    """A group that is not whole is scored."""
+    return _kernel(_METADATA, "compressed = seq_len // RATIO", "compressed = seq_len // RATIO + 1")
+
+
+def pages_of_the_padding() -> Any:
+    """Tables of pages are those of the padding's request row."""
+    return _kernel(_METADATA, _TABLE, "req_to_token_ptr + idx * FULL_PAGE")
+
+
+def newest_token_unseen() -> Any:
+    """Of the tokens behind the last whole group, the newest is not selected."""
+    return _kernel(_EXPANSION, "(tail_offset < tail_count)", "(tail_offset < tail_count - 1)")
+
+
+def tokens_of_the_first_row() -> Any:
+    """What rows have selected is gathered from the first row's tokens."""
+    return _kernel(_GATHERING, "tl.load(req_indices + batch)", "tl.load(req_indices)")
+
+
+def keys_of_the_row_before() -> Any:
+    """Rows are packed where the row before them is."""
+    return _kernel(
+        _GATHERING, "pack_start = tl.load(cu_k + batch)", "pack_start = tl.load(cu_k + batch) - 1"
+    )
+
+
+def lone_rows_not_prepared() -> Any:
+    """Graphs of one row keep what was prepared for them last."""
+
+    def change(session: Any) -> None:
+        change_line(
+            session.backend,
+            "_replay_cuda_graph_metadata_gpu",
+            "if bs <= 0 or num_rows <= 0:",
+            "if bs <= 1 or num_rows <= 0:",
+        )
+
+    return _target(change)

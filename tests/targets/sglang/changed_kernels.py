@@ -1,0 +1,38 @@
+"""Triton kernels of the engine with one line changed, for planted bugs."""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+import sys
+import textwrap
+from typing import Any
+
+from fuzzgraph.targets.sglang.release import engine_module
+from tests.targets.sglang.changed_lines import replace_while_running
+
+
+def change_kernel(session: Any, module: str, name: str, line: str, other: str) -> None:
+    """Have the engine launch a kernel with another line while this session runs.
+
+    Args:
+        module: where the engine looks the kernel up.
+        line: as it stands in the kernel's source, which has it once.
+    """
+    made: dict[str, Any] = {}
+
+    def changed(real: Any) -> Any:
+        return made.setdefault(name, _changed(real, line, other))
+
+    replace_while_running(session, engine_module(module), name, changed)
+
+
+def _changed(kernel: Any, line: str, other: str) -> Any:
+    source = textwrap.dedent(inspect.getsource(kernel.fn))
+    assert source.count(line) == 1, f"{kernel.fn.__name__} has {source.count(line)} times {line}"
+    text = source.replace(line, other)
+    place = f"<{kernel.fn.__name__} with {other}>"
+    linecache.cache[place] = (len(text), None, text.splitlines(keepends=True), place)
+    made: dict[str, Any] = {}
+    exec(compile(text, place, "exec"), vars(sys.modules[kernel.fn.__module__]), made)
+    return made[kernel.fn.__name__]

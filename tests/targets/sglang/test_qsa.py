@@ -1,0 +1,91 @@
+"""Qwen's sparse attention of released sglang, which selects groups of keys."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fuzzgraph.case import Case
+from fuzzgraph.targets import open_target
+from tests.targets.sglang.released import Workers, decode_case, generated
+
+_TARGET = "sglang-qsa"
+_MUTANTS = "tests.targets.sglang.block_index_mutants:"
+_HEADS = {"num_q_heads": 2, "num_kv_heads": 1, "head_dim": 8, "v_head_dim": 8}
+
+
+def decodes(*batches: tuple[int, ...], **settings: Any) -> Case:
+    """Rows whose context is of whole pages."""
+    fixed: dict[str, Any] = {
+        "page_size": 64,
+        "max_context_len": 192,
+        "kv_pool_pages": 40,
+        "index_group": 4,
+    }
+    return decode_case(*batches, **{**fixed, **_HEADS, "index_topk": 3, **settings})
+
+
+CASE = decodes(
+    (72, 80, 76), (84, 68, 72), (76, 88, 73), (92, 80, 84), (79,), (192,), (13,), index_topk=16
+)
+"""Most rows complete a group, which is one of their best by odds."""
+
+
+@pytest.mark.sglang
+@pytest.mark.parametrize(
+    ("index_topk", "dtype"), [(0, "float32"), (0, "bfloat16"), (1, "bfloat16"), (3, "float32")]
+)
+def test_rows_attend_to_their_best_groups_and_the_tokens_behind_them(
+    workers: Workers, index_topk: int, dtype: str
+) -> None:
+    case = decodes((148, 100, 66), (149, 101, 67), index_topk=index_topk, dtype=dtype)
+    assert workers.findings("0.5.23", case, _TARGET) == ()
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize("version", ["0.5.20", "0.5.21", "0.5.22", "0.5.23"])
+def test_every_release_attends_to_them(workers: Workers, version: str) -> None:
+    assert workers.findings(version, CASE, _TARGET) == ()
+
+
+@pytest.mark.sglang
+def test_generated_cases_of_a_mended_release_are_silent(workers: Workers) -> None:
+    drawn = generated(_TARGET, lambda config: config.index_topk > 0, blocks=1, each=12, enough=5)
+    assert len(drawn) >= 5
+    for case in drawn:
+        assert workers.findings("0.5.23", case, f"{_MUTANTS}mended") == ()
+
+
+@pytest.mark.sglang
+def test_a_page_that_the_context_does_not_fill_is_missing_in_tables(workers: Workers) -> None:
+    case = decodes((149, 148), max_context_len=150)
+    found = workers.findings("0.5.23", case, _TARGET)
+    assert {each.buffer for each in found} >= {"attention", "qsa_mqa_decode.page_table"}
+    assert workers.findings("0.5.23", case, f"{_MUTANTS}mended") == ()
+
+
+@pytest.mark.sglang
+@pytest.mark.parametrize(
+    ("mutant", "buffer"),
+    [
+        ("groups_end_one_late", "attention"),
+        ("ring_of_the_padding", "qsa_index_q_prep.cache_loc"),
+        ("members_of_the_group_before", "attention"),
+        ("lengths_round_up", "fast_topk.lengths"),
+        ("pages_of_the_padding", "attention"),
+        ("newest_token_unseen", "attention"),
+        ("tokens_of_the_first_row", "attention"),
+        ("keys_of_the_row_before", "_fa2_scratch"),
+        ("lone_rows_not_prepared", "attention"),
+    ],
+)
+def test_a_changed_line_is_found(workers: Workers, mutant: str, buffer: str) -> None:
+    found = workers.findings("0.5.23", CASE, _MUTANTS + mutant)
+    assert any(buffer in each.buffer for each in found)
+
+
+def test_keys_that_are_selected_one_by_one_are_not_driven() -> None:
+    config = decodes((5,), index_group=1).config
+    assert "index_group=1" in str(open_target(_TARGET).unsupported(config))
