@@ -1,0 +1,52 @@
+"""Which configs are valid: bounds, captured sizes, and fields that contradict each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fuzzgraph.case.config_rules import drafts, keys, prompts, servers, sizes, states
+from fuzzgraph.case.config_rules.refusal import refuse
+from fuzzgraph.case.config_rules.servers import WHOLE_BATCHES
+from fuzzgraph.case.model import EngineConfig
+
+__all__ = ["WHOLE_BATCHES", "refuse", "validate_config"]
+
+_RULES: tuple[Callable[[EngineConfig], None], ...] = (
+    sizes.check_bounds,
+    keys.check_second_group,
+    keys.check_virtual_pages,
+    keys.check_chunks,
+    states.check_tracking,
+    sizes.check_pools,
+    sizes.check_ladders,
+    sizes.check_modes,
+    keys.check_heads,
+    keys.check_fp4,
+    servers.check_ranks,
+    states.check_state_modes,
+    sizes.check_runner,
+    states.check_states,
+    states.check_rings,
+    states.check_drafted_prompts,
+    servers.check_later_stage,
+    keys.check_index_layer,
+    servers.check_two_batches,
+    servers.check_backends,
+    drafts.check_drafted_blocks,
+    drafts.check_sampling,
+    drafts.check_branches,
+    drafts.check_draft_window,
+    servers.check_experts,
+    prompts.check_prefill,
+)
+"""In the order in which a config is held against them; the first one that it breaks is told."""
+
+
+def validate_config(config: EngineConfig) -> None:
+    """Return if the config is coherent.
+
+    Raises:
+        InvalidCase: names the first field that is out of bounds or contradicts another.
+    """
+    for check in _RULES:
+        check(config)

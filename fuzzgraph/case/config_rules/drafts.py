@@ -1,0 +1,103 @@
+"""Who drafts, what drafts see, and which of them stay."""
+
+from __future__ import annotations
+
+from fuzzgraph.case.config_rules.refusal import refuse
+from fuzzgraph.case.model import BOUNDS_OF_KEYS, DIMENSIONS, EngineConfig
+
+
+def check_drafted_blocks(config: EngineConfig) -> None:
+    """A block is one row of a layer that sees all keys."""
+    if config.draft_adapter and (config.max_loras or config.modes != ("target_verify",)):
+        refuse(
+            "config.draft_adapter",
+            True,
+            f"needs modes=['target_verify'] and is the only adapter; got {list(config.modes)} and "
+            f"max_loras={config.max_loras}",
+            "Change them, or drop it.",
+        )
+    beside = config.draft_adapter or config.drafted_blocks != "none"
+    if config.ngram_drafts and (beside or config.modes != ("target_verify",)):
+        refuse(
+            "config.ngram_drafts",
+            True,
+            f"needs modes=['target_verify'] and no model that drafts; got {list(config.modes)}, "
+            f"draft_adapter={config.draft_adapter} and drafted_blocks={config.drafted_blocks!r}",
+            "Change them, or drop it.",
+        )
+    if config.drafted_blocks == "none":
+        if config.drafted_window:
+            refuse(
+                "config.drafted_window",
+                config.drafted_window,
+                "is that of drafted blocks; got drafted_blocks='none'",
+                "Set drafted_blocks, or drop it.",
+            )
+        return
+    others = {
+        "modes": (config.modes != ("target_verify",), list(config.modes)),
+        "spec_topk": (config.spec_topk > 1, config.spec_topk),
+        "recurrent_state": (config.recurrent_state, True),
+        "kv_compression": (config.kv_compression != "none", config.kv_compression),
+        **{name: (getattr(config, name) > 0, getattr(config, name)) for name in BOUNDS_OF_KEYS},
+    }
+    for name, (beside, value) in others.items():
+        if beside:
+            refuse(
+                "config.drafted_blocks",
+                config.drafted_blocks,
+                f"needs modes=['target_verify'] and rows that see all keys; got {name}={value}",
+                "Change it, or drop the blocks.",
+            )
+
+
+def check_sampling(config: EngineConfig) -> None:
+    """Drawn are drafts in one chain, and what stays of them, which no state may depend on."""
+    others = [
+        name
+        for name in ("recurrent_state", "ngram_drafts", "draft_adapter", "kv_compression")
+        if getattr(config, name) != DIMENSIONS[name].default
+    ]
+    chains = config.modes == ("target_verify",) and config.spec_topk == 1
+    if config.sampling != "greedy" and (others or not chains):
+        refuse(
+            "config.sampling",
+            config.sampling,
+            "needs modes=['target_verify'], spec_topk=1 and layers that attend alone; got "
+            f"{list(config.modes)}, spec_topk={config.spec_topk}"
+            + "".join(f", {name}={getattr(config, name)}" for name in others),
+            "Change them, or use 'greedy'.",
+        )
+
+
+def check_branches(config: EngineConfig) -> None:
+    """Tokens are chosen among branches whose keys lie one behind the other."""
+    alone = config.modes == ("draft",) and config.spec_topk > 1 and config.page_size == 1
+    if config.draft_branches == "chosen" and not alone:
+        refuse(
+            "config.draft_branches",
+            "chosen",
+            f"needs modes=['draft'], spec_topk > 1 and page_size=1; got {list(config.modes)}, "
+            f"spec_topk={config.spec_topk} and page_size={config.page_size}",
+            "Change them, or use 'apart'.",
+        )
+
+
+def check_draft_window(config: EngineConfig) -> None:
+    """A window of drafts is the only bound of what they see, and a sink lies before one."""
+    if config.draft_sink_size and not config.draft_window_size:
+        refuse(
+            "config.draft_sink_size",
+            config.draft_sink_size,
+            "lies before a window; got draft_window_size=0",
+            "Set draft_window_size, or drop it.",
+        )
+    bounds = [name for name in BOUNDS_OF_KEYS if getattr(config, name)]
+    if config.draft_window_size and (bounds or config.modes != ("draft",)):
+        found = "".join(f" and {name}={getattr(config, name)}" for name in bounds)
+        refuse(
+            "config.draft_window_size",
+            config.draft_window_size,
+            f"needs modes=['draft'] and rows that see all keys; got {list(config.modes)}{found}",
+            "Change them, or drop it.",
+        )

@@ -1,0 +1,114 @@
+"""What is kept of keys and values, and which of them a query sees."""
+
+from __future__ import annotations
+
+from fuzzgraph.case.config_rules.refusal import refuse
+from fuzzgraph.case.model import DIMENSIONS, EngineConfig
+
+_FP4_BLOCK = 16
+"""Of `fuzzgraph.nvfp4`, which is made of tensors."""
+
+
+def check_heads(config: EngineConfig) -> None:
+    """Query heads share KV heads evenly; a latent row is key and value in one."""
+    if config.num_q_heads % config.num_kv_heads:
+        refuse(
+            "config.num_q_heads",
+            config.num_q_heads,
+            f"is not a multiple of num_kv_heads={config.num_kv_heads}",
+            "Raise num_q_heads, or lower num_kv_heads to a divisor of it.",
+        )
+    if config.attention != "mla":
+        return
+    if config.num_kv_heads != 1 or config.v_head_dim > config.head_dim:
+        refuse(
+            "config.attention",
+            "mla",
+            f"needs num_kv_heads=1 and v_head_dim <= head_dim; got {config.num_kv_heads} and "
+            f"{config.v_head_dim} > {config.head_dim}",
+            "Change these or use 'mha'.",
+        )
+
+
+def check_fp4(config: EngineConfig) -> None:
+    """Scales are of whole blocks of a head's key or value."""
+    if config.kv_dtype != "nvfp4":
+        return
+    widths = config.head_dim, config.v_head_dim
+    if config.attention != "mha" or any(width % _FP4_BLOCK for width in widths):
+        refuse(
+            "config.kv_dtype",
+            config.kv_dtype,
+            f"needs attention='mha', and head_dim and v_head_dim in multiples of {_FP4_BLOCK}; got "
+            f"{config.attention!r}, {widths[0]} and {widths[1]}",
+            "Change them, or drop it.",
+        )
+
+
+def check_second_group(config: EngineConfig) -> None:
+    """A page size of its own needs a second KV cache group."""
+    if config.swa_page_size and not config.swa_window:
+        refuse(
+            "config.swa_page_size",
+            config.swa_page_size,
+            "is that of a second KV cache group; got swa_window=0",
+            "Set swa_window, or drop it.",
+        )
+
+
+def check_virtual_pages(config: EngineConfig) -> None:
+    """Each page that a map names has one virtual number, in all groups."""
+    several = config.swa_page_size not in (0, config.page_size)
+    others = {
+        "modes": ("draft" in config.modes, list(config.modes)),
+        "max_encoder_len": (config.max_encoder_len > 0, config.max_encoder_len),
+        "swa_page_size": (several, config.swa_page_size),
+    }
+    for name, (beside, value) in others.items():
+        if config.virtual_pages and beside:
+            refuse(
+                "config.virtual_pages",
+                True,
+                f"has no numbers for the pages of {name}={value}",
+                "Drop one of them.",
+            )
+
+
+def check_chunks(config: EngineConfig) -> None:
+    """Chunks are whole pages, and the only bound of what a query sees."""
+    chunk = config.attention_chunk_size
+    if chunk % config.page_size:
+        refuse(
+            "config.attention_chunk_size",
+            chunk,
+            f"must be whole pages of {config.page_size} tokens",
+            "Change one of them, or use 0 to switch it off.",
+        )
+    beside = [name for name in ("sliding_window", "swa_window") if getattr(config, name)]
+    if chunk and beside:
+        refuse(
+            "config.attention_chunk_size",
+            chunk,
+            f"is another bound than that of {beside[0]}",
+            "Drop one of them.",
+        )
+
+
+def check_index_layer(config: EngineConfig) -> None:
+    """Keys of one token or two alone are shared, and candidates are blocks."""
+    said = {"candidate_blocks": config.candidate_blocks, "index_layer": config.index_layer}
+    beside = [name for name, value in said.items() if value != DIMENSIONS[name].default]
+    if beside and config.kv_compression not in ("c1", "c2"):
+        refuse(
+            f"config.{beside[0]}",
+            said[beside[0]],
+            f"is of layers with kv_compression 'c1' or 'c2'; got {config.kv_compression!r}",
+            "Set that, or drop it.",
+        )
+    if config.index_layer in ("source", "candidates") and not config.candidate_blocks:
+        refuse(
+            "config.index_layer",
+            config.index_layer,
+            "is of models with candidates; got candidate_blocks=0",
+            "Set candidate_blocks, or drop it.",
+        )

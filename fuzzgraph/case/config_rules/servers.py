@@ -1,0 +1,140 @@
+"""How a server shares its work out: over ranks, experts, halves of a batch and backends."""
+
+from __future__ import annotations
+
+from fuzzgraph.case.config_rules.refusal import refuse
+from fuzzgraph.case.model import DIMENSIONS, SPEC_MODES, EngineConfig
+
+
+def check_ranks(config: EngineConfig) -> None:
+    """A rank is one of its group, and what counts tokens of a rank has several."""
+    for kind in ("attn_tp", "dp", "ep"):
+        rank, size = getattr(config, f"{kind}_rank"), getattr(config, f"{kind}_size")
+        if rank >= size:
+            refuse(
+                f"config.{kind}_rank", rank, f"must be below {kind}_size={size}", "Lower the rank."
+            )
+    if config.row_mixing == "router" and config.attn_tp_size == 1:
+        refuse(
+            "config.row_mixing",
+            "router",
+            "counts the tokens of one of several ranks; got attn_tp_size=1",
+            "Raise attn_tp_size, or choose another row_mixing.",
+        )
+    mixed = config.row_mixing != "none" or config.modes != ("prefill",)
+    if config.dp_size > 1 and "prefill" in config.modes and mixed:
+        refuse(
+            "config.dp_size",
+            config.dp_size,
+            "counts tokens of prefills where nothing else is captured, and rows stay apart; got "
+            f"modes {list(config.modes)} and row_mixing={config.row_mixing!r}",
+            "Use modes=['prefill'] and row_mixing='none', or dp_size=1.",
+        )
+
+
+def check_experts(config: EngineConfig) -> None:
+    """Experts are shared out evenly, over ranks that all compute the same tokens: those of one
+    rank, or those that data-parallel ranks have gathered."""
+    experts, ranks, each = config.num_experts, config.ep_size, config.experts_per_token
+    if each > max(experts, 1):
+        refuse(
+            "config.experts_per_token",
+            each,
+            f"must be at most num_experts={experts}",
+            "Lower it, or raise num_experts.",
+        )
+    if ranks > 1 and (not experts or experts % ranks):
+        refuse(
+            "config.ep_size",
+            ranks,
+            f"must share out num_experts={experts} evenly",
+            "Change one of them.",
+        )
+    if ranks > 1 and config.attn_tp_size > 1:
+        refuse(
+            "config.ep_size",
+            ranks,
+            "counts ranks that compute the same tokens; those of attn_tp_size have their own",
+            "Use 1 for one of them.",
+        )
+    data_ranks = config.dp_size, config.dp_rank
+    if config.dp_size > 1 and experts and (ranks, config.ep_rank) != data_ranks:
+        refuse(
+            "config.ep_size",
+            ranks,
+            "must be dp_size, and ep_rank dp_rank, for data-parallel ranks share out the experts; "
+            f"got ep_rank={config.ep_rank}, dp_size={config.dp_size}, dp_rank={config.dp_rank}",
+            "Use the same for both, or dp_size=1.",
+        )
+    if config.expert_exchange != "scatterv" and not (config.dp_size > 1 and experts):
+        refuse(
+            "config.expert_exchange",
+            config.expert_exchange,
+            "is of data-parallel ranks with experts; got "
+            f"dp_size={config.dp_size} and num_experts={experts}",
+            "Use 'scatterv', or several ranks with experts.",
+        )
+
+
+WHOLE_BATCHES = (
+    "virtual_pages", "max_encoder_len", "recurrent_state", "later_stage", "max_loras",
+    "ngram_drafts", "draft_adapter", "attention_chunk_size", "num_experts", "row_mixing",
+    "drafted_blocks",
+)  # fmt: skip
+"""Dimensions that no engine has, or no target drives, where batches are cut in two."""
+
+
+def check_two_batches(config: EngineConfig) -> None:
+    """Batches are cut in two where experts are spread over ranks that compute other tokens.
+
+    Source: sglang server_args.py asks for an exchange between experts; kv_cache_hook.py (unified
+    memory), tbo_backend.py (encoders) and lora_hook.py refuse batches that are cut.
+    """
+    if not config.two_batch_overlap:
+        return
+    others = [name for name in WHOLE_BATCHES if getattr(config, name) != DIMENSIONS[name].default]
+    if config.dp_size == 1 or others:
+        refuse(
+            "config.two_batch_overlap",
+            True,
+            "needs several data-parallel ranks and layers that attend alone; got "
+            + ", ".join(f"{name}={getattr(config, name)}" for name in ("dp_size", *others)),
+            "Change them, or drop it.",
+        )
+
+
+def check_backends(config: EngineConfig) -> None:
+    """Decodes and verifies run on one of two backends; which one verifies, a server chooses."""
+    one_mode = config.modes in (("decode",), ("target_verify",))
+    if config.backend_beside != "none" and not one_mode:
+        refuse(
+            "config.backend_beside",
+            config.backend_beside,
+            f"needs modes=['decode'] or ['target_verify']; got {list(config.modes)}",
+            "Change them, or use 'none'.",
+        )
+    apart = config.backend_beside != "none" and config.modes == ("target_verify",)
+    if config.verifies_as_prefill and not apart:
+        refuse(
+            "config.verifies_as_prefill",
+            True,
+            "needs modes=['target_verify'] and a backend for decodes; got "
+            f"{list(config.modes)} and backend_beside={config.backend_beside!r}",
+            "Change them, or drop it.",
+        )
+
+
+def check_later_stage(config: EngineConfig) -> None:
+    """Servers with a pipeline take no drafts; layers of one kind alone are numbered on."""
+    if not config.later_stage:
+        return
+    beside = ("swa_window", "max_encoder_len", "recurrent_state", "virtual_pages")
+    others = [name for name in beside if getattr(config, name)]
+    if others or set(config.modes) & set(SPEC_MODES):
+        refuse(
+            "config.later_stage",
+            True,
+            f"needs modes without drafts and layers of one kind; got {list(config.modes)}"
+            + "".join(f", {name}={getattr(config, name)}" for name in others),
+            "Change them, or drop it.",
+        )
