@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from fuzzgraph.targets.sglang.backends.attention_backend import ATTENTION
 from fuzzgraph.targets.sglang.backends.qsa import target
 from tests.targets.sglang.changed_kernels import change_kernel
@@ -22,6 +24,7 @@ __all__ = [
     "pages_of_the_padding",
     "ring_of_the_padding",
     "tokens_of_the_first_row",
+    "verify_mended",
 ]
 
 _METADATA = f"{ATTENTION}.qsa.graph_metadata", "_qsa_graph_row_metadata_kernel"
@@ -99,3 +102,46 @@ def lone_rows_not_prepared() -> Any:
         )
 
     return _target(change)
+
+
+def verify_mended() -> Any:
+    """No bug: keys of groups are made of the ring as it was before a verify, and of its drafts."""
+
+    def change(session: Any) -> None:
+        change_kernel(session, *_METADATA, "req_to_token_row_stride // FULL_PAGE", _ROUNDED_UP)
+        _read_the_ring_in_time(session)
+
+    return with_changed_sessions(target("sglang-qsa-verify", "target_verify"), change)
+
+
+def _read_the_ring_in_time(session: Any) -> None:
+    indexer, width = session._attention.indexer, session._config.draft_tokens
+    project, compress = indexer.project_qk, indexer._fused_compress_store
+    kept: dict[str, torch.Tensor] = {}
+
+    def project_behind(hidden: Any, positions: Any, **given: Any) -> Any:
+        pool = given["pool"]
+        ring, places = pool.get_qsa_key_state_buffer(0), pool.qsa_rope_position_buffer
+        kept.update(ring=ring.clone(), places=places.clone())
+        found = project(hidden, positions, **given)
+        kept.update(keys=found[1].to(ring.dtype), positions=positions.long()[:, None].expand(-1, 3))
+        return found
+
+    def compress_both(pool: Any, group_locs: Any, write_locs: Any, **_: Any) -> None:
+        metadata = session.backend.forward_metadata.indexer_metadata
+        positions = metadata.decode_logical_positions.long()
+        rows = metadata.token_to_batch_idx.long()
+        if not metadata.is_cuda_graph:
+            rows = metadata.compress_sequence_ids.long()
+        before = torch.arange(3, -1, -1)
+        drafted = positions[rows][:, None] - before >= positions[rows // width * width][:, None]
+        own = len(kept["ring"]) + (rows[:, None] - before).clamp_min(0)
+        compress(
+            pool,
+            torch.where(drafted, own, group_locs.long()),
+            write_locs,
+            source_keys=torch.cat((kept["ring"], kept["keys"])),
+            source_rope=torch.cat((kept["places"], kept["positions"])),
+        )
+
+    indexer.project_qk, indexer._fused_compress_store = project_behind, compress_both

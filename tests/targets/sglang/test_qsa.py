@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fuzzgraph.case import Case
+from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, validate
 from fuzzgraph.targets import open_target
 from tests.targets.sglang.released import Workers, decode_case, generated
 
@@ -24,6 +24,26 @@ def decodes(*batches: tuple[int, ...], **settings: Any) -> Case:
         "index_group": 4,
     }
     return decode_case(*batches, **{**fixed, **_HEADS, "index_topk": 3, **settings})
+
+
+def verified(length: int, index_topk: int = 1) -> Case:
+    """A row of this length whose last four tokens are drafts."""
+    config = EngineConfig(
+        modes=("target_verify",),
+        page_size=64,
+        max_context_len=192,
+        kv_pool_pages=40,
+        num_q_heads=2,
+        num_kv_heads=1,
+        head_dim=8,
+        v_head_dim=8,
+        draft_tokens=4,
+        index_group=4,
+        index_topk=index_topk,
+    )
+    row = BatchRow(request=0, seq_len=length, new_tokens=4)
+    step = ReplayStep(mode="target_verify", rows=(row,))
+    return validate(Case(schema_version=1, config=config, steps=(step,)))
 
 
 CASE = decodes(
@@ -52,7 +72,7 @@ def test_every_release_attends_to_them(workers: Workers, version: str) -> None:
 
 @pytest.mark.sglang
 def test_generated_cases_of_a_mended_release_are_silent(workers: Workers) -> None:
-    drawn = generated(_TARGET, lambda config: config.index_topk > 0, blocks=1, each=12, enough=5)
+    drawn = generated(_TARGET, lambda config: config.index_topk > 0, blocks=3, each=12, enough=5)
     assert len(drawn) >= 5
     for case in drawn:
         assert workers.findings("0.5.23", case, f"{_MUTANTS}mended") == ()
@@ -84,6 +104,20 @@ def test_a_page_that_the_context_does_not_fill_is_missing_in_tables(workers: Wor
 def test_a_changed_line_is_found(workers: Workers, mutant: str, buffer: str) -> None:
     found = workers.findings("0.5.23", CASE, _MUTANTS + mutant)
     assert any(buffer in each.buffer for each in found)
+
+
+@pytest.mark.sglang
+def test_drafts_overwrite_tokens_of_a_group_before_its_key_is_made(workers: Workers) -> None:
+    case = verified(14)
+    found = workers.findings("0.5.23", case, f"{_TARGET}-verify")
+    assert "attention" in {each.buffer for each in found}
+    assert workers.findings("0.5.23", case, f"{_MUTANTS}verify_mended") == ()
+
+
+@pytest.mark.sglang
+def test_drafts_attend_to_the_best_groups_and_the_tokens_behind_them(workers: Workers) -> None:
+    for length in (68, 76, 80):  # the first draft begins a group, and none lies behind its end
+        assert workers.findings("0.5.23", verified(length, 3), f"{_TARGET}-verify") == ()
 
 
 def test_keys_that_are_selected_one_by_one_are_not_driven() -> None:
