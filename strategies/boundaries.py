@@ -90,6 +90,10 @@ def seq_lens(config: EngineConfig, mode: Mode, least: int) -> tuple[int, ...]:
         # The longest requests whose keys are all selected, and all candidates, of either ratio.
         for edge in (config.index_topk, 8 * blocks):
             lengths.update((*_around(edge), *_around(2 * edge)))
+    if size := config.index_block:
+        # One block more, of one key, and the longest requests of which no block is left out.
+        for count in (1, 2, config.index_topk, config.index_topk + 1):
+            lengths.update(_around(size * count))
     if mode in ("target_verify", "draft_extend", "draft"):
         lengths.update((context - drafts, context - drafts + 1, context - drafts // 2))
         lengths.update(page * count + shift for count in (1, 2) for shift in (drafts, drafts + 1))

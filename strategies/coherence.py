@@ -140,6 +140,9 @@ def coherent(fields: Fields, can: Capabilities, pins: Pins = ()) -> EngineConfig
         _backend_beside(fields, can)
     if "platform" not in dict(pins):
         _platform(fields, can)
+    of_one_kind = ("kv_compression", "swa_window", "recurrent_state", "max_encoder_len")
+    if any(fields[name] != DIMENSIONS[name].default for name in of_one_kind):
+        fields["index_block"] = DIMENSIONS["index_block"].default
     if not can.capture_beyond_pool:
         pool = fields["req_pool_size"]
         within = tuple(size for size in fields["capture_bs"] if size <= pool)

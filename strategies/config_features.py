@@ -301,6 +301,19 @@ def _vary_past(fields: Fields, can: Capabilities, profile: Profile, chance: Chan
         long = chance.pick((131, 256, 260, 300, 400, 512))
         fields["max_context_len"] = max(fields["max_context_len"], min(long, can.max_context_len))
     _vary_index_layer(fields, can, chance)
+    _vary_index_block(fields, can, chance)
+
+
+def _vary_index_block(fields: Fields, can: Capabilities, chance: Chance) -> None:
+    """Blocks that an indexer selects; a context has more of them than are selected."""
+    sizes = [size for size in can.index_blocks if size]
+    others = fields["kv_compression"] != "none" or not fields["index_topk"]
+    if others or not sizes or (0 in can.index_blocks and not chance.percent(8)):
+        return
+    size = fields["index_block"] = chance.pick(sizes) if chance.percent(20) else min(sizes)
+    long = size * (fields["index_topk"] + chance.pick((1, 2, 3, 6)))
+    long += chance.pick((0, 1, size // 2))
+    fields["max_context_len"] = min(max(fields["max_context_len"], long), can.max_context_len)
 
 
 def _vary_index_layer(fields: Fields, can: Capabilities, chance: Chance) -> None:

@@ -18,7 +18,7 @@ SECOND_LAYER = "swa_attention"
 # What only the first layer, or what stands behind it, has.
 _FIRST_ALONE = (
     "swa_window", "swa_page_size", "max_encoder_len", "recurrent_state", "row_mixing",
-    "attn_tp_size", "attn_tp_rank", "index_topk", "index_group", "kv_compression",
+    "attn_tp_size", "attn_tp_rank", "index_topk", "index_group", "index_block", "kv_compression",
     "candidate_blocks", "index_layer", "attention_chunk_size", "state_track_interval",
     "prefix_branches", "state_pool_size", "drafted_prompts", "dp_size", "dp_rank",
     "max_loras", "num_experts", "experts_per_token", "expert_scoring",

@@ -209,13 +209,20 @@ class EngineConfig(Record, frozen=True, kw_only=True):
         bounds=(0, 1 << 17), needs=Sizes("index_topks", widest=(0, 1, 3, 16, 64)), feature=27,
         share=CORE, label="index topk {}", group="features"
     )] = 0
-    """Keys, compressed keys, or groups of keys, that an indexer selects for each query by
-    `Content.key_scores` or `block_index.block_scores`; 0 means all."""
+    """Keys, compressed keys, groups or blocks of keys that an indexer selects for each query by
+    `Content.key_scores`, or groups by `block_index.block_scores`; 0 means all."""
     index_group: Annotated[Literal[1, 4], Dimension(
         needs=OneOf("index_groups"), label="index group {}", group="features"
     )] = 1
     """Keys that an indexer selects together: each for itself, or as in Qwen's sparse attention four
     by four. Those of a group that is not whole are always seen."""
+    index_block: Annotated[int, Dimension(
+        bounds=(0, 1024), needs=Sizes("index_blocks", widest=(0, 16, 128)),
+        label="index blocks of {}", group="features"
+    )] = 0
+    """Keys of a block, a power of two, where an indexer selects `index_topk` blocks for each query,
+    as MiniMax's does: that of the query itself, and those whose best key is best. The model then
+    has a layer before this one that sees all keys. 0: it selects single keys."""
     kv_compression: Annotated[Literal["none", "window", "c4", "c128", "c1", "c2"], Dimension(
         needs=OneOf("kv_compressions"), label="kv compression {}", group="features"
     )] = "none"

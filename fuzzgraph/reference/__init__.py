@@ -25,6 +25,7 @@ from fuzzgraph.recurrent_layers.gated_convolution import gated_conv_outputs
 from fuzzgraph.recurrent_layers.mamba2 import recurrent_outputs
 from fuzzgraph.reference.attention import attention_layers
 from fuzzgraph.reference.committed import committed_outputs
+from fuzzgraph.reference.dense_layer import dense_outputs, kept_outputs
 from fuzzgraph.reference.draft_layers import LAYER_ATTENTION, layer_outputs
 from fuzzgraph.reference.draft_model import draft_model_outputs
 from fuzzgraph.reference.geometry import drafts_see, queries_of
@@ -74,7 +75,8 @@ class Expected:
 
     outputs: dict[str, torch.Tensor]
     """Name -> float64 or int64. attention [num_tokens, Hq, Dv], in mode draft [raw_bs * topk *
-    steps, Hq, Dv] by row, branch, step; swa_attention, the same of a second layer; draft_tokens
+    steps, Hq, Dv] by row, branch, step; swa_attention, the same of a second layer; dense_attention
+    and what stands beside it, see `dense_layer`; draft_tokens
     [raw_bs * topk * steps], the token predicted after each; state [raw_bs, width]; recurrent
     [num_tokens, width], and gated_delta, channel_delta, linear and gated_conv, the same, see
     `recurrent_layers`; mixed as attention, see `row_mixing`;
@@ -98,7 +100,9 @@ def expected(
             a dtype rounds, and draft layers, are left out where they are not among them.
     """
     layers, bound = attention_layers(batch, config, torch.float64)
-    outputs = layers | _behind_attention(layers["attention"], batch, config)
+    dense, entered = dense_outputs(batch, config, torch.float64)
+    outputs, bound = layers | dense, max(bound, entered)
+    outputs |= _behind_attention(layers["attention"], batch, config)
     if config.recurrent_state:
         outputs["state"] = content_for(config).state_rows(batch, after=True).double()
         outputs["recurrent"] = recurrent_outputs(content_for(config), batch)
@@ -111,7 +115,7 @@ def expected(
         found, entered = layer_outputs(batch, config, torch.float64)
         outputs, bound = outputs | found, max(bound, entered)
     if batch.mode != "draft":
-        outputs |= compressor_outputs(batch, config)
+        outputs |= compressor_outputs(batch, config) | kept_outputs(batch, config)
     else:
         predicted = queries_of(batch, config).predicted
         assert predicted is not None
@@ -132,7 +136,8 @@ def yardstick(
             out where they are not among them.
     """
     layers, _ = attention_layers(batch, config, DTYPES[config.dtype])
-    outputs = layers | _behind_attention(layers["attention"], batch, config)
+    outputs = layers | dense_outputs(batch, config, DTYPES[config.dtype])[0]
+    outputs |= _behind_attention(layers["attention"], batch, config)
     if config.recurrent_state:
         outputs |= _rounded_outputs(batch, config, DTYPES[config.dtype])
     if (config.max_loras or config.draft_adapter) and batch.mode != "draft":

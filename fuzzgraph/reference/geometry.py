@@ -173,7 +173,7 @@ def _apply_bounds(
 
 
 def _apply_selection(found: Queries, config: EngineConfig) -> None:
-    """Leave the best `index_topk` keys visible, by what an indexer thinks of them."""
+    """Leave the best `index_topk` keys or blocks visible, by what an indexer thinks of them."""
     count, visible = config.index_topk, found.visible
     if not 0 < count < visible.shape[1] or config.kv_compression != "none":
         return
@@ -183,7 +183,31 @@ def _apply_selection(found: Queries, config: EngineConfig) -> None:
     by_token, by_place = content_for(config).key_scores
     scores = by_token[found.tokens[:, None], found.key_tokens]
     scores = scores + by_place[found.positions[:, None], found.key_positions]
-    visible &= _among_best(scores, visible, count)
+    if config.index_block:
+        visible &= _in_best_blocks(scores, visible, count, config.index_block)
+    else:
+        visible &= _among_best(scores, visible, count)
+
+
+def _in_best_blocks(
+    scores: npt.NDArray[np.float64], visible: npt.NDArray[np.bool_], count: int, size: int
+) -> npt.NDArray[np.bool_]:
+    """[T, L] whether a key lies in one of the query's best `count` blocks of `size` keys.
+
+    A block is as good as its best key that the query sees, and the newest one that it sees is
+    better than all others. Source: sglang 0.5.16 to 0.5.23, minimax_sparse/decode/
+    flash_with_topk_idx.py (SCORE_TYPE "max", local_blocks 1).
+    """
+    blocks = -(-visible.shape[1] // size)
+    padded = np.full((len(visible), blocks * size), -np.inf)
+    padded[:, : visible.shape[1]] = np.where(visible, scores, -np.inf)
+    best = padded.reshape(len(visible), blocks, size).max(2)
+    seen = best > -np.inf
+    rows = np.flatnonzero(seen.any(1))
+    best[rows, seen[rows].sum(1) - 1] = np.inf  # keys are seen from the first on
+    kept = _among_best(best, seen, min(count, blocks))
+    found: npt.NDArray[np.bool_] = np.repeat(kept, size, axis=1)[:, : visible.shape[1]]
+    return found
 
 
 def _apply_selection_of_groups(found: Queries, size: int, count: int) -> None:

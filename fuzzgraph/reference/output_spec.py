@@ -21,6 +21,7 @@ from fuzzgraph.recurrent_layers.channel_decay import CHANNEL_OUTPUT
 from fuzzgraph.recurrent_layers.decayed_attention import LINEAR_OUTPUT
 from fuzzgraph.recurrent_layers.gated_convolution import GATED_COLUMNS
 from fuzzgraph.reference.committed import COMMITS, context_shape
+from fuzzgraph.reference.dense_layer import DENSE_OUTPUT, INDEX_KEYS, INDEX_WIDTH, LAYER_STRAYS
 from fuzzgraph.reference.draft_layers import (
     CHAINED_HIDDEN,
     LAYER_HIDDEN,
@@ -102,7 +103,7 @@ def output_spec(
     """What output `name` of one run must look like; None for a name without a reference."""
     heads = (config.num_q_heads, config.v_head_dim)
     dtypes = (rounding_of(name, config).dtype,)
-    if name in (*attention_outputs(config), "mixed"):
+    if name in (*attention_outputs(config), DENSE_OUTPUT, "mixed"):
         return OutputSpec(_token_rows(seen, batch, config), heads, dtypes)
     if name == LAST_ATTENTION:
         # Of an idle rank's made-up requests no logits are asked for.
@@ -128,6 +129,10 @@ def output_spec(
     if name in (STATES, INDEX_STATES, STRAYS):
         kinds = _TOKEN_IDS if name == STRAYS else dtypes
         return OutputSpec(batch.raw_bs, compressor_shape(name, config), kinds)
+    if name == INDEX_KEYS:
+        return OutputSpec(batch.num_tokens, (INDEX_WIDTH,), dtypes)
+    if name == LAYER_STRAYS:
+        return OutputSpec(batch.raw_bs, (), _TOKEN_IDS)
     if name == "draft_context":
         return OutputSpec(batch.num_tokens, context_shape(config), dtypes)
     if name in (*map(of_layers, attention_outputs(config)), *LAYER_HIDDEN, *CHAINED_HIDDEN):

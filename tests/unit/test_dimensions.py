@@ -19,6 +19,7 @@ FOLLOWING = {"kv_pool_pages", "num_kv_heads", "v_head_dim", "spec_steps", "draft
     "attention_chunk_size",
     "candidate_blocks",
     "index_group",
+    "index_block",
     "index_layer",
     "attn_tp_rank",
     "dp_rank",

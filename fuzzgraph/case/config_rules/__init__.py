@@ -30,6 +30,7 @@ _RULES: tuple[Callable[[EngineConfig], None], ...] = (
     states.check_drafted_prompts,
     servers.check_later_stage,
     keys.check_index_layer,
+    keys.check_index_block,
     servers.check_two_batches,
     servers.check_backends,
     drafts.check_drafted_blocks,

@@ -112,3 +112,22 @@ def check_index_layer(config: EngineConfig) -> None:
             "is of models with candidates; got candidate_blocks=0",
             "Set candidate_blocks, or drop it.",
         )
+
+
+def check_index_block(config: EngineConfig) -> None:
+    """Blocks are selected of all keys, in a model with a layer before that has one group."""
+    size = config.index_block
+    if not size:
+        return
+    if size & (size - 1):
+        refuse("config.index_block", size, "must be a power of two", "Take 16, or 128.")
+    beside = ("index_group", "kv_compression", "swa_window", "recurrent_state", "max_encoder_len")
+    others = [name for name in beside if getattr(config, name) != DIMENSIONS[name].default]
+    if others or not config.index_topk:
+        refuse(
+            "config.index_block",
+            size,
+            f"needs index_topk > 0 and no layers of other kinds; got {config.index_topk}"
+            + "".join(f", {name}={getattr(config, name)}" for name in others),
+            "Change them, or drop it.",
+        )

@@ -39,6 +39,7 @@ from fuzzgraph.targets.sglang.stubs.fp4_kv import fp4_planes
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner, model_runner
 from fuzzgraph.targets.sglang.stubs.reservation import reservation
 from fuzzgraph.targets.sglang.stubs.server_args import context_len
+from fuzzgraph.targets.sglang.stubs.sparse_pool import SPARSE_LAYER
 from fuzzgraph.targets.sglang.two_batches import open_backends
 from fuzzgraph.world import Batch
 
@@ -89,7 +90,7 @@ def judged_pools(runner: ModelRunner) -> Pools:
     windowed = runner.is_hybrid_swa
     return Pools(
         req_to_token=runner.req_to_token_pool.req_to_token,
-        kv_planes=_planes(getattr(kv, "full_kv_pool", kv)),
+        kv_planes=_attention_planes(kv),
         more_groups=(GroupPools(kv_planes=_planes(kv.swa_kv_pool)),) if windowed else (),
         **_encoder_pools(runner),
         **judged_states(runner),
@@ -154,6 +155,13 @@ def _encoder_pools(runner: ModelRunner) -> dict[str, Any]:
     # Slots of both are taken at once, with a prompt (sglang prepare_encoder_info_extend).
     planes = _planes(runner.token_to_kv_pool, CROSS_LAYER)
     return {"encoder_in_front": True, "encoder_planes": planes}
+
+
+def _attention_planes(kv: Any) -> tuple[torch.Tensor, ...]:
+    """Of the layer whose output is `attention`."""
+    if hasattr(kv, "index_k_pool"):
+        return _planes(kv.main_pool, SPARSE_LAYER)
+    return _planes(getattr(kv, "full_kv_pool", kv))
 
 
 def _planes(kv: Any, layer: int = 0) -> tuple[torch.Tensor, ...]:

@@ -41,6 +41,7 @@ from fuzzgraph.targets.sglang.stubs.reservation import (
     columns_of_rows,
 )
 from fuzzgraph.targets.sglang.stubs.server_args import Configuration, context_len, kv_cache_dtype
+from fuzzgraph.targets.sglang.stubs.sparse_pool import sparse_kv_pool
 from fuzzgraph.targets.sglang.stubs.tp_groups import attention_ranks
 from fuzzgraph.targets.sglang.unified_pool import demand_unified_pool, unified_pools
 from fuzzgraph.world import FIRST_PAGE, FIRST_ROW
@@ -111,8 +112,9 @@ def _hf_config(config: EngineConfig) -> Any:
 
 
 def _layers(config: EngineConfig) -> int:
-    """One for each kind: behind a window, or over the tokens of an encoder."""
-    return len(group_configs(config)) + (config.max_encoder_len > 0)
+    """One for each kind: behind a window, over the tokens of an encoder, or beside one that selects
+    blocks of its keys."""
+    return len(group_configs(config)) + (config.max_encoder_len > 0) + (config.index_block > 0)
 
 
 def latent_widths(config: EngineConfig) -> dict[str, int]:
@@ -234,6 +236,8 @@ def kv_pool(
         return hybrid_kv_pool(config, hybrid, slots, requests.mamba_pool, **common)
     if config.index_group > 1:
         return block_index_pool(config, slots, requests, **common)
+    if config.index_block:
+        return sparse_kv_pool(config, slots, **common)
     first, layers = first_layer(config), _layers(config)
     common |= dict(layer_num=layers, start_layer=first, end_layer=first + layers - 1)
     common |= dict(enable_memory_saver=False)

@@ -1,0 +1,81 @@
+"""Selection of the best blocks of keys for each row and head: MiniMax's sparse attention.
+
+Source: sglang 0.5.16 to 0.5.23, csrc/minimax/minimax_decode_topk.cuh (`minimax_decode_topk`). A row
+with no more blocks than are selected has all of them, and its scores are not read. Blocks come in
+ascending order, as from 0.5.17 on; before it they come in any, and nothing depends on it. Of equal
+scores the lower block is taken. Left out is the variant that looks pages up.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from fuzzgraph.kernel_models.arguments import Tensor1, Tensor3
+from fuzzgraph.kernel_models.checks import Call
+from fuzzgraph.kernel_models.launch import ModelKernel, launch
+from fuzzgraph.kernel_models.memory import KernelMemory
+
+__all__ = ["select_blocks"]
+
+_BLOCK_TOPK_SOURCE = "sglang 0.5.16 to 0.5.23, csrc/minimax/minimax_decode_topk.cuh"
+_MOST_BLOCKS = 32  # that the engine asks for; kMaxTopK is 64
+
+
+def select_blocks(
+    score: Tensor3, seq_lens: Tensor1, topk_idx: Tensor3, block_size: int, topk: int
+) -> None:
+    """Write the places of each row's best blocks, -1 behind them.
+
+    Args:
+        score: float32 [heads, B, blocks]; read in rows with more blocks than `topk`.
+        seq_lens: int32 or int64 [B] keys of each row; blocks behind the columns of `score` are not
+            looked at.
+        topk_idx: int32 [heads, B, topk] the output.
+        block_size: keys of a block.
+
+    Raises:
+        KernelRefused: the real host code refuses such a call.
+    """
+    call = Call("minimax_decode_topk", _BLOCK_TOPK_SOURCE)
+    call.needs_dtype("score", score, torch.float32)
+    heads, rows = score.shape[:2]
+    call.needs_dtype("seq_lens", seq_lens, torch.int32, torch.int64)
+    call.needs_shape("seq_lens", seq_lens, rows)
+    call.needs_dtype("topk_idx", topk_idx, torch.int32)
+    call.needs_shape("topk_idx", topk_idx, heads, rows, topk)
+    for name, tensor in (("score", score), ("seq_lens", seq_lens), ("topk_idx", topk_idx)):
+        call.needs_contiguous(name, tensor)
+    call.needs(block_size > 0, "block_size must be > 0", block_size)
+    call.needs(1 <= topk <= _MOST_BLOCKS, f"topk must be in [1, {_MOST_BLOCKS}]", topk)
+    if heads and rows:
+        launch(
+            _BLOCK_TOPK, score=score, seq_lens=seq_lens, topk_idx=topk_idx, block_size=block_size
+        )
+
+
+def _run_block_topk(
+    memory: KernelMemory,
+    *,
+    score: torch.Tensor,
+    seq_lens: torch.Tensor,
+    topk_idx: torch.Tensor,
+    block_size: int,
+) -> None:
+    heads, rows, topk = topk_idx.shape
+    blocks = np.minimum(-(-memory.ints(seq_lens) // block_size), score.shape[2])
+    chosen = np.full((heads * rows, topk), -1, dtype=np.int64)
+    for at in range(heads * rows):
+        head, row = divmod(at, rows)
+        places = np.arange(max(0, int(blocks[row])))
+        if len(places) > topk:
+            where = np.full_like(places, head), np.full_like(places, row), places
+            read = memory.numbers("score", score, *where)
+            read = np.where(np.isnan(read), -np.inf, read)
+            places = np.sort(np.argsort(-read, kind="stable")[:topk])
+        chosen[at, : len(places)] = places
+    every = np.arange(heads * rows)
+    memory.store("topk_idx", topk_idx, chosen, every // rows, every % rows)
+
+
+_BLOCK_TOPK = ModelKernel("minimax_decode_topk", _run_block_topk, _BLOCK_TOPK_SOURCE)

@@ -1,0 +1,173 @@
+"""MiniMax-M3's attention: a layer on FlashAttention 3, and one that selects blocks of its keys.
+
+As servers have it on a Hopper: `MiniMaxHybridAttnBackend`, made by the engine's own
+`attn_backend_wrapper`, with `FlashAttentionBackend` for the layer that sees all keys and
+`MiniMaxSparseAttnBackend` for the other, whose Triton kernels score blocks and attend. Real is the
+engine's `MiniMaxSparseKVPool` too. Modelled: FlashAttention 3, the store of a token's three rows,
+and the selection of blocks. Stood in for are the indexer's projections (`selected_blocks_model`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from fuzzgraph.case import EngineConfig, Mode
+from fuzzgraph.kernel_models.block_topk import select_blocks
+from fuzzgraph.kernel_models.index_key_store import store_with_index_key
+from fuzzgraph.ports import GraphEngine
+from fuzzgraph.reference.dense_layer import DENSE_OUTPUT, INDEX_KEYS, LAYER_STRAYS
+from fuzzgraph.targets.offline.cuda_on_cpu import tensors_claim_cuda
+from fuzzgraph.targets.sglang.backends.attention_backend import (
+    AttentionBackend,
+    BackendSession,
+    BackendTarget,
+)
+from fuzzgraph.targets.sglang.backends.fa3 import FA3
+from fuzzgraph.targets.sglang.release import engine_module, has_module
+from fuzzgraph.targets.sglang.selected_blocks_model import SelectedBlocksModel, split_dense
+from fuzzgraph.targets.sglang.stubs.compiled_modules import Compiled, Makers, compile_to_models
+from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
+from fuzzgraph.targets.sglang.stubs.sparse_pool import sparse_description
+from fuzzgraph.world import Batch
+
+__all__ = ["SPARSE_BACKEND", "MinimaxSession", "MinimaxTarget"]
+
+SPARSE_BACKEND = "sglang.srt.layers.attention.minimax_sparse_backend"
+_REGISTRY = "sglang.srt.layers.attention.attention_registry"
+_CONTEXT = "sglang.srt.runtime_context"
+_STORES = (
+    "sglang.kernels.ops.kvcache.minimax_store_kv_index",
+    "sglang.jit_kernel.minimax_store_kv_index",
+)
+_SELECTIONS = (
+    "sglang.kernels.ops.attention.minimax_decode_topk",
+    "sglang.jit_kernel.minimax_decode_topk",
+)
+"""Modules that compile both, the newest first."""
+_HEAD = (128, 128)
+"""As wide as an index key: then a token's rows are stored by one launch."""
+
+
+def _store(compiled: Compiled) -> Any:
+    return store_with_index_key
+
+
+def _selection(compiled: Compiled) -> Any:
+    return select_blocks
+
+
+_COMPILED: Makers = {"store_kv_index": _store, "minimax_decode_topk": _selection}
+
+
+def _put_models() -> None:
+    """Models in the places of what the engine compiles for these layers."""
+    for places in (_STORES, _SELECTIONS):
+        compile_to_models(next(engine_module(n) for n in places if has_module(n)), _COMPILED)
+    selection: Any = next(engine_module(name) for name in _SELECTIONS if has_module(name))
+    selection.minimax_decode_topk = tensors_claim_cuda(selection.minimax_decode_topk)
+
+
+def _sparse_model(runner: ModelRunner) -> None:
+    """A model with both layers, as its description tells the engine of it."""
+    model = runner.model_config
+    model.quantization = None
+    model.hf_config.architectures = ["MiniMaxM3SparseForCausalLM"]
+    model.hf_config.sparse_attention_config = sparse_description(runner.configuration.config)
+    if runner.device == "cpu":
+        _put_models()
+
+
+def _refuses(config: EngineConfig) -> str | None:
+    if not config.index_block:
+        return "the model has a layer that selects blocks: index_block must not be 0"
+    if (config.head_dim, config.v_head_dim) != _HEAD:
+        return f"keys and values of MiniMax's heads have {_HEAD[0]} columns"
+    return None
+
+
+MINIMAX = replace(
+    FA3,
+    part=" beside sparse layers",
+    page_sizes=(1, 16, 32, 128),
+    fields=("cache_seqlens", "page_table", "cu_seqlens_q", "cu_seqlens_k"),
+    held=lambda backend, size: backend.dense.forward_metadata,
+    # Places whose index keys `content` tells apart.
+    max_context_len=8192 - 16,
+    max_topk=1,
+    windows=False,
+    unified=False,
+    stood_in_for=(
+        "FlashAttention 3, the store of keys and the selection of blocks, by models",
+        "the indexer's projections",
+    ),
+    refuses=_refuses,
+    adapt=_sparse_model,
+    model=SelectedBlocksModel,
+    beside=(),
+    more=(
+        ("dtypes", ("bfloat16", "float16")),
+        ("head_dims", (_HEAD,)),
+        ("index_blocks", (16, 128)),
+        ("index_topks", (1, 2, 3, 16)),
+    ),
+    on_device=(),
+)
+
+
+class MinimaxSession(BackendSession):
+    """One hybrid backend and one decode runner with its captured graphs."""
+
+    def _open_backend(self, runner: ModelRunner) -> Any:
+        dense = super()._open_backend(runner)
+        return engine_module(_REGISTRY).attn_backend_wrapper(runner, dense)
+
+    @contextlib.contextmanager
+    def engine_runs(self, batch: Batch | None = None) -> Iterator[None]:
+        """As on a Hopper, which from 0.5.23 on has kernels of its own for blocks within a page."""
+        context = engine_module(_CONTEXT)
+        hopper: Any = contextlib.nullcontext()
+        if hasattr(context, "override_platform") and not torch.cuda.is_available():
+            hopper = context.override_platform(is_sm90=True)
+        with hopper, super().engine_runs(batch):
+            yield
+
+    def promised_outputs(self, mode: Mode) -> tuple[str, ...]:
+        beside = () if mode == "idle" else (DENSE_OUTPUT, INDEX_KEYS, LAYER_STRAYS)
+        return (*super().promised_outputs(mode), *beside)
+
+    def named_outputs(self, outputs: Any) -> dict[str, torch.Tensor]:
+        return split_dense(outputs, self._config)
+
+    def _write_past(self, batch: Batch) -> None:
+        super()._write_past(batch)
+        self._model.begin()
+        self._batch = batch
+
+    def shown_outputs(self) -> dict[str, torch.Tensor]:
+        found = super().shown_outputs()
+        return {**found, **self._model.left(self._batch)} if found else {}
+
+    @property
+    def _model(self) -> SelectedBlocksModel:
+        assert isinstance(self._attention, SelectedBlocksModel)
+        return self._attention
+
+
+class MinimaxTarget(BackendTarget):
+    """Both layers on the sglang release that this process holds, in one mode."""
+
+    def __init__(self, name: str, mode: Mode, backend: AttentionBackend = MINIMAX) -> None:
+        super().__init__(name, backend, mode)
+        self.about = f"MiniMax's sparse attention beside fa3, {mode} graphs"
+        self.capabilities = self.capabilities.replace(later_stages=False, two_batch_overlap=False)
+
+    def open_session(self, config: EngineConfig, graphs: GraphEngine) -> MinimaxSession:
+        return MinimaxSession(config, graphs, self.backend)
+
+    def modules(self) -> tuple[str, ...]:
+        return (*super().modules(), SPARSE_BACKEND)

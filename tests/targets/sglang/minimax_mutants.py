@@ -1,0 +1,81 @@
+"""Planted bugs of MiniMax's sparse attention on sglang, each of them the change of one line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from fuzzgraph.targets.sglang.backends.minimax import SPARSE_BACKEND, MinimaxTarget
+from tests.targets.sglang.changed_lines import change_line, change_line_elsewhere
+from tests.targets.sglang.planted import with_changed_sessions
+
+_SPARSE = f"{SPARSE_BACKEND}:MiniMaxSparseAttnBackend"
+_POOL = "sglang.srt.mem_cache.memory_pool:MiniMaxSparseKVPool"
+
+
+def _planted(holder: str, name: str, line: str, other: str) -> Callable[[], MinimaxTarget]:
+    def target() -> MinimaxTarget:
+        def change(session: Any) -> None:
+            change_line_elsewhere(session, holder, name, line, other)
+
+        return with_changed_sessions(MinimaxTarget("sglang-minimax", "decode"), change)
+
+    return target
+
+
+scores_as_long_as_at_capture = _planted(
+    _SPARSE,
+    "init_forward_metadata_out_graph",
+    "self._max_seqlen_k = self.max_context_len",
+    "self._max_seqlen_k = int(forward_batch.seq_lens_cpu.max().item())",
+)
+lengths_without_the_new_token = _planted(
+    _SPARSE,
+    "forward_decode",
+    "forward_batch.seq_lens,\n            self._max_seqlen_k,",
+    "forward_batch.seq_lens - 1,\n            self._max_seqlen_k,",
+)
+stores_where_it_was_captured = _planted(
+    _SPARSE,
+    "forward_decode",
+    "forward_batch.out_cache_loc,",
+    "forward_batch.out_cache_loc * 0,",
+)
+rows_of_the_other_end = _planted(
+    _SPARSE,
+    "forward_decode",
+    "forward_batch.req_pool_indices,\n            forward_batch.seq_lens,\n",
+    "forward_batch.req_pool_indices.flip(0),\n            forward_batch.seq_lens,\n",
+)
+keys_of_the_layer_before = _planted(
+    _POOL,
+    "set_fused_kv_index_buffer",
+    "main.get_key_buffer(layer.layer_id).flatten(1)",
+    "main.get_key_buffer(layer.layer_id - 1).flatten(1)",
+)
+index_keys_not_stored = _planted(
+    _POOL,
+    "set_fused_kv_index_buffer",
+    "idx_k_cache = self.get_index_k_buffer(layer.layer_id).flatten(1)",
+    "idx_k_cache = self.get_index_k_buffer(layer.layer_id).flatten(1).clone()",
+)
+newest_block_not_local = _planted(
+    _SPARSE,
+    "forward_decode",
+    "self.init_blocks,\n            self.local_blocks,",
+    "self.local_blocks,\n            self.init_blocks,",
+)
+
+
+def dense_metadata_of_the_capture() -> MinimaxTarget:
+    """A replay prepares the sparse layer alone."""
+
+    def change(session: Any) -> None:
+        change_line(
+            session.backend,
+            "init_forward_metadata_out_graph",
+            "self.dense.init_forward_metadata_out_graph(forward_batch, in_capture)",
+            "in_capture and self.dense.init_forward_metadata_out_graph(forward_batch, in_capture)",
+        )
+
+    return with_changed_sessions(MinimaxTarget("sglang-minimax", "decode"), change)
