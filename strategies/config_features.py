@@ -313,7 +313,8 @@ def _vary_index_block(fields: Fields, can: Capabilities, chance: Chance) -> None
     size = fields["index_block"] = chance.pick(sizes) if chance.percent(20) else min(sizes)
     long = size * (fields["index_topk"] + chance.pick((1, 2, 3, 6)))
     long += chance.pick((0, 1, size // 2))
-    fields["max_context_len"] = min(max(fields["max_context_len"], long), can.max_context_len)
+    if long <= CONTEXT_BLOCKS[0]:  # longer contexts are rare, and have few rows
+        fields["max_context_len"] = min(max(fields["max_context_len"], long), can.max_context_len)
 
 
 def _vary_index_layer(fields: Fields, can: Capabilities, chance: Chance) -> None:
