@@ -85,14 +85,14 @@ class SelectedBlocksModel(AttentionModel):
         return torch.cat((dense, super().attend(input_ids, positions, forward_batch)), dim=-1)
 
     def attend_heads(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, forward_batch: Any
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, forward_batch: Any, **more: Any
     ) -> torch.Tensor:
         """As sglang minimax_m3.py, forward_core, calls it: heads apart, rows of one product."""
         config = self._config
         q = q.view(len(q), config.num_q_heads, config.head_dim)
         k, v = (each.view(len(q), config.num_kv_heads, config.head_dim) for each in (k, v))
         out: torch.Tensor
-        _, out = self.layer(q, k, v, forward_batch, **self._indexed)
+        _, out = self.layer(q, k, v, forward_batch, **self._indexed, **more)
         demand_size(out, len(q), self._attended_columns, _SELECTED, FORWARD)
         demand_computable(out, _SELECTED, FORWARD)
         return out
