@@ -1,9 +1,12 @@
 """Selection of the best blocks of keys for each row and head: MiniMax's sparse attention.
 
 Source: sglang 0.5.16 to 0.5.23, csrc/minimax/minimax_decode_topk.cuh (`minimax_decode_topk`). A row
-with no more blocks than are selected has all of them, and its scores are not read. Blocks come in
-ascending order, as from 0.5.17 on; before it they come in any, and nothing depends on it. Of equal
-scores the lower block is taken. Left out is the variant that looks pages up.
+with no more blocks than are selected has all of them, and its scores are not read. Selected blocks
+ascend, as they do from 0.5.17 on; 0.5.16 promises no order, and the Triton kernel that attends to
+them needs none. Of equal scores the lower block is taken, as by the kernel in rows of at most 128
+blocks (`kSmallThreshold`); which one it takes in longer rows is open. A score that is NaN counts as
+-inf. Left out are the variant that looks pages up, and the most blocks that a row may have: 4096,
+from 0.5.22 on 16384.
 """
 
 from __future__ import annotations
@@ -19,7 +22,8 @@ from fuzzgraph.kernel_models.memory import KernelMemory
 __all__ = ["select_blocks"]
 
 _BLOCK_TOPK_SOURCE = "sglang 0.5.16 to 0.5.23, csrc/minimax/minimax_decode_topk.cuh"
-_MOST_BLOCKS = 32  # that the engine asks for; kMaxTopK is 64
+_MOST_BLOCKS = 64
+"""`kMaxTopK` from 0.5.17 on; 0.5.16 has no limit. Engines select more than 32 by Triton."""
 
 
 def select_blocks(
@@ -35,7 +39,8 @@ def select_blocks(
         block_size: keys of a block.
 
     Raises:
-        KernelRefused: the real host code refuses such a call.
+        KernelRefused: the real host code refuses such a call: a `topk` above 64 from 0.5.17 on,
+            and one of 0 from 0.5.21 on.
     """
     call = Call("minimax_decode_topk", _BLOCK_TOPK_SOURCE)
     call.needs_dtype("score", score, torch.float32)

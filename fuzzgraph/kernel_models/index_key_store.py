@@ -42,7 +42,9 @@ def store_with_index_key(
         heads_per_token: two for each head and one for the index key.
 
     Raises:
-        KernelRefused: the real host code refuses such a call, or there are index values.
+        KernelRefused: the real host code refuses such a call, or its kernel could not copy rows
+            by 16 bytes.
+        KernelNotModelled: there are index values.
     """
     _check_index_store(
         k, v, k_cache, v_cache, idx_k, idx_k_cache, indices, num_kv_heads, heads_per_token
@@ -75,6 +77,8 @@ def _check_index_store(
     call = Call("store_kv_index", _KEY_STORE_SOURCE)
     call.needs_shape("idx_k", idx_k, None, None)
     rows, width = idx_k.shape
+    head = width * k.element_size()
+    call.needs(head % _VECTOR == 0, f"a head's bytes must be a multiple of {_VECTOR}", head)
     for name, tensor, count, columns in (
         ("k", k, rows, num_kv_heads * width),
         ("v", v, rows, num_kv_heads * width),
@@ -89,12 +93,10 @@ def _check_index_store(
         step = tensor.stride(0) * tensor.element_size()
         rule = f"rows of {name} must start at multiples of {_VECTOR} bytes"
         call.needs(len(tensor) < 2 or step % _VECTOR == 0, rule, f"a stride of {step}")
-    head = width * k.element_size()
-    call.needs(head % _VECTOR == 0, f"a head's bytes must be a multiple of {_VECTOR}", head)
     call.needs_dtype("indices", indices, torch.int32, torch.int64)
     call.needs_shape("indices", indices, rows)
-    rule = "there must be no index values, which have no model"
-    call.needs(heads_per_token == 2 * num_kv_heads + 1, rule, heads_per_token)
+    without_values = 2 * num_kv_heads + 1
+    call.leaves_out({"heads_per_token": heads_per_token}, {"heads_per_token": without_values})
 
 
 def _store_three(
