@@ -55,6 +55,15 @@ def test_blocks_and_pages_as_long_as_a_servers_are_right(workers: Workers) -> No
 
 
 @pytest.mark.sglang
+@pytest.mark.slow
+def test_blocks_longer_than_a_tuners_shortest_tile_are_right_before_tiles_are_pruned(
+    workers: Workers,
+) -> None:
+    case = sparse_case((300, 129), index_block=128, max_context_len=400, index_topk=2)
+    assert workers.findings(SINCE, case, TARGET) == ()
+
+
+@pytest.mark.sglang
 @pytest.mark.parametrize(
     ("planted", "oracle"),
     [

@@ -49,6 +49,7 @@ _SELECTIONS = (
     "sglang.jit_kernel.minimax_decode_topk",
 )
 """Modules that compile both, the newest first."""
+_SCORES = "sglang.kernels.ops.attention.minimax_sparse.decode.flash_with_topk_idx"
 _HEAD = (128, 128)
 """As wide as an index key: then a token's rows are stored by one launch."""
 
@@ -72,6 +73,21 @@ def _put_models() -> None:
     selection.minimax_decode_topk = tensors_claim_cuda(selection.minimax_decode_topk)
 
 
+def _tune_as_devices_do() -> None:
+    """Scores by no config whose keys at once are fewer than a block's.
+
+    Before 0.5.20 the engine leaves it to the device's tuner to drop those, which do not compile
+    (`tl.static_assert` in `_decode_score_kernel`); the interpreter takes the first config.
+    """
+    tuner = engine_module(_SCORES)._decode_score_kernel.fn
+    if tuner.early_config_prune is None:
+        tuner.early_config_prune = _of_whole_blocks
+
+
+def _of_whole_blocks(configs: list[Any], given: dict[str, Any], **more: Any) -> list[Any]:
+    return [each for each in configs if each.kwargs["BLOCK_SIZE_N"] >= given["block_size"]]
+
+
 def _sparse_model(runner: ModelRunner) -> None:
     """A model with both layers, as its description tells the engine of it."""
     model = runner.model_config
@@ -80,6 +96,7 @@ def _sparse_model(runner: ModelRunner) -> None:
     model.hf_config.sparse_attention_config = sparse_description(runner.configuration.config)
     if runner.device == "cpu":
         _put_models()
+        _tune_as_devices_do()
 
 
 def _refuses(config: EngineConfig) -> str | None:
