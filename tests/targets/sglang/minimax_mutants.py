@@ -6,11 +6,21 @@ from collections.abc import Callable
 from typing import Any
 
 from fuzzgraph.targets.sglang.backends.minimax import SPARSE_BACKEND, MinimaxTarget
-from tests.targets.sglang.changed_lines import change_line, change_line_elsewhere
+from fuzzgraph.targets.sglang.release import engine_module
+from tests.targets.sglang.changed_kernels import change_kernel
+from tests.targets.sglang.changed_lines import (
+    change_line,
+    change_line_elsewhere,
+    replace_while_running,
+)
 from tests.targets.sglang.planted import with_changed_sessions
 
 _SPARSE = f"{SPARSE_BACKEND}:MiniMaxSparseAttnBackend"
 _POOL = "sglang.srt.mem_cache.memory_pool:MiniMaxSparseKVPool"
+_DECODE = "sglang.kernels.ops.attention.minimax_sparse.decode"
+_SCORES = f"{_DECODE}.flash_with_topk_idx", "_decode_score_paged_kernel"
+_ATTENTION = f"{_DECODE}.topk_sparse", "_gqa_share_sparse_decode_kernel_impl"
+"""Kernels for blocks within a page, as 0.5.23 has them on a Hopper."""
 
 
 def _planted(holder: str, name: str, line: str, other: str) -> Callable[[], MinimaxTarget]:
@@ -21,6 +31,27 @@ def _planted(holder: str, name: str, line: str, other: str) -> Callable[[], Mini
         return with_changed_sessions(MinimaxTarget("sglang-minimax", "decode"), change)
 
     return target
+
+
+def _changed_kernel(change: Callable[[Any], None]) -> MinimaxTarget:
+    return with_changed_sessions(MinimaxTarget("sglang-minimax", "decode"), change)
+
+
+def _scores(line: str, other: str) -> MinimaxTarget:
+    return _changed_kernel(lambda session: change_kernel(session, *_SCORES, line, other))
+
+
+def _attention(line: str, other: str) -> MinimaxTarget:
+    def change(session: Any) -> None:
+        module, name = _ATTENTION
+        kernels = engine_module(module)
+        wrapped = kernels._gqa_share_sparse_decode_pinned
+
+        # The engine launches the kernel by these heuristics, which hold it.
+        replace_while_running(session, wrapped, "fn", lambda _: getattr(kernels, name))
+        change_kernel(session, module, name, line, other)
+
+    return _changed_kernel(change)
 
 
 scores_as_long_as_at_capture = _planted(
@@ -79,3 +110,20 @@ def dense_metadata_of_the_capture() -> MinimaxTarget:
         )
 
     return with_changed_sessions(MinimaxTarget("sglang-minimax", "decode"), change)
+
+
+def first_block_scored() -> MinimaxTarget:
+    """Each block has the score of the first block's keys."""
+    return _scores("slot0 = tl.load(r2t_base + tok0)", "slot0 = tl.load(r2t_base)")
+
+
+def key_behind_the_last_attended() -> MinimaxTarget:
+    """A row attends to one key, of zeros, behind its last."""
+    line = "qk += tl.where(off_n[None, :] < seq_len - c,"
+    return _attention(line, "qk += tl.where(off_n[None, :] <= seq_len - c,")
+
+
+def last_block_not_attended() -> MinimaxTarget:
+    """The last of the blocks that a row has selected is left out."""
+    line = "real_topk = tl.sum(valid_idx != -1, axis=0)"
+    return _attention(line, f"{line} - 1")

@@ -75,6 +75,9 @@ def test_blocks_longer_than_a_tuners_shortest_tile_are_right_before_tiles_are_pr
         ("keys_of_the_layer_before", "reference"),
         ("index_keys_not_stored", "reference"),
         ("newest_block_not_local", "reference"),
+        ("first_block_scored", "reference"),
+        ("key_behind_the_last_attended", "reference"),
+        ("last_block_not_attended", "reference"),
     ],
 )
 def test_a_planted_bug_is_found(workers: Workers, planted: str, oracle: str) -> None:
