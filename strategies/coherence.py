@@ -140,6 +140,8 @@ def coherent(fields: Fields, can: Capabilities, pins: Pins = ()) -> EngineConfig
         _backend_beside(fields, can)
     if "platform" not in dict(pins):
         _platform(fields, can)
+    if "logit_cap" not in dict(pins):
+        _logit_cap(fields, can)
     of_one_kind = ("kv_compression", "swa_window", "recurrent_state", "max_encoder_len")
     if any(fields[name] != DIMENSIONS[name].default for name in of_one_kind):
         fields["index_block"] = DIMENSIONS["index_block"].default
@@ -217,6 +219,19 @@ def _trtllm_kernel(fields: Fields, can: Capabilities) -> None:
     number = fields["max_context_len"] + fields["num_q_heads"] + fields["capture_bs"][-1]
     if fields["trtllm_kernel"] == can.trtllm_kernels[0]:
         fields["trtllm_kernel"] = can.trtllm_kernels[(number + 1) % len(can.trtllm_kernels)]
+
+
+def _logit_cap(fields: Fields, can: Capabilities) -> None:
+    """One of a target's caps in a fifth of the configs whose layers may have one."""
+    beside = ("attention", "max_encoder_len", "index_topk", "kv_compression", "recurrent_state")
+    if any(fields[name] != DIMENSIONS[name].default for name in beside):
+        fields["logit_cap"] = DIMENSIONS["logit_cap"].default
+    elif fields["logit_cap"] == can.logit_caps[0]:
+        # By sizes that every case draws, so that each comes as often; the simplest has the first.
+        drawn, rest = divmod(2 * fields["max_context_len"] + fields["req_pool_size"], 5)
+        caps = can.logit_caps[1:]
+        if caps and rest == 2:
+            fields["logit_cap"] = caps[drawn % len(caps)]
 
 
 def _platform(fields: Fields, can: Capabilities) -> None:

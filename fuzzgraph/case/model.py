@@ -257,6 +257,12 @@ class EngineConfig(Record, frozen=True, kw_only=True):
     )] = "trtllm_gen"
     """Which kernel of TensorRT-LLM attends, which follows from the device: `trtllm_gen` where its
     compute capability is 10, `xqa` where it is 9 or 12."""
+    logit_cap: Annotated[int, Dimension(
+        bounds=(0, 1024), needs=Sizes("logit_caps", widest=(0, 1, 2)), label="logit cap {}",
+        group="features"
+    )] = 0
+    """What attention's logits stay below, by `cap * tanh(logit / cap)`, as Gemma 2 and Grok have
+    it; 0: they are not capped."""
     platform: Annotated[Literal["cuda", "rocm"], Dimension(
         needs=OneOf("platforms"), label="platform {}", group="kernels"
     )] = "cuda"

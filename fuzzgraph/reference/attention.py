@@ -72,10 +72,12 @@ def model_for(config: EngineConfig, dtype: torch.dtype, layer: int = 0) -> Refer
 
 
 def _softmax_average(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, hidden: torch.Tensor
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, hidden: torch.Tensor, cap: int = 0
 ) -> torch.Tensor:
     """[T, Hkv * group, Dv] of q [T, Hkv, group, D], k and v [T, L, Hkv, ...], hidden [T, L]."""
     logits = torch.matmul(q, k.permute(0, 2, 3, 1))
+    if cap:
+        logits = torch.tanh(logits / cap) * cap
     least = max(_UNSEEN, torch.finfo(q.dtype).min / 2)
     weights = torch.softmax(logits.masked_fill_(hidden[:, None, None], least), dim=-1)
     return torch.matmul(weights, v.transpose(1, 2)).flatten(1, 2)
@@ -95,7 +97,7 @@ def attention(
     k, v = model.keys_and_values(
         torch.from_numpy(found.key_tokens), torch.from_numpy(found.key_positions)
     )
-    out = _softmax_average(q, k, v, torch.from_numpy(~found.visible))
+    out = _softmax_average(q, k, v, torch.from_numpy(~found.visible), config.logit_cap)
     bound = float(v.abs().max())
     if batch.encoder_tokens.values.size:
         tokens, present = encoder_keys(batch, found.rows)

@@ -36,6 +36,7 @@ def _attention(
     queries,
     keys,
     scale,
+    CAP: tl.constexpr,
     QUERIES: tl.constexpr,
     KV_HEADS: tl.constexpr,
     GROUP: tl.constexpr,
@@ -67,7 +68,12 @@ def _attention(
         other=0.0,
     )
     products = vectors.to(tl.float32) * weights.to(tl.float32)[:, None, :]
-    logits = tl.where(seen, tl.sum(products, axis=2) * scale, -1.0e30)
+    logits = tl.sum(products, axis=2) * scale
+    if CAP > 0:
+        # tanh(x) = 2 / (1 + exp(-2 x)) - 1.
+        power = tl.exp2(logits * (-2.0 / CAP * 1.4426950408889634))
+        logits = CAP * (2.0 / (1.0 + power) - 1.0)
+    logits = tl.where(seen, logits, -1.0e30)
     # exp(x) = exp2(x * log2(e)).
     powers = tl.exp2((logits - tl.max(logits, axis=1)[:, None]) * 1.4426950408889634)
     powers = tl.where(seen, powers, 0.0)
@@ -96,7 +102,12 @@ def _device() -> torch.device:
 
 
 def _run(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, visible: torch.Tensor, scale: float
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    visible: torch.Tensor,
+    scale: float,
+    cap: int = 0,
 ) -> torch.Tensor:
     """float32 [T, Hq, Dv] on the host of q [T, Hq, D], k and v [T, L, Hkv, ...], visible [T, L]."""
     device = _device()
@@ -117,6 +128,7 @@ def _run(
             len(q),
             k.shape[1],
             scale,
+            CAP=cap,
             QUERIES=side_by_side,
             KV_HEADS=k.shape[2],
             GROUP=q.shape[1] // k.shape[2],
@@ -140,7 +152,7 @@ def second_opinion(batch: Batch, config: EngineConfig, layer: int = 0) -> torch.
     planes = content.kv_planes(found.key_tokens.ravel(), found.key_positions.ravel())
     k, v = _dequantized(planes, config, found.key_tokens.shape)
     scale = config.head_dim**-0.5
-    out = _run(q, k, v, torch.from_numpy(found.visible), scale)
+    out = _run(q, k, v, torch.from_numpy(found.visible), scale, config.logit_cap)
     if batch.encoder_tokens.values.size:
         tokens, present = encoder_keys(batch, found.rows)
         planes = content.encoder_planes(tokens.ravel())

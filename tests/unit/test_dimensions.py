@@ -55,6 +55,7 @@ FOLLOWING = {"kv_pool_pages", "num_kv_heads", "v_head_dim", "spec_steps", "draft
     "sampling",
     "two_batch_overlap",
     "backend_beside",
+    "logit_cap",
     "platform",
     "trtllm_kernel",
     "verifies_as_prefill",

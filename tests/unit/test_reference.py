@@ -204,6 +204,7 @@ BATCHES: dict[str, Any] = {
         VERIFY,
         {"draft_tokens": 4, "attention_chunk_size": 3},
     ),
+    "capped": ("decode", DECODE, {"logit_cap": 1, "num_q_heads": 2}),
     "selection": ("decode", DECODE, {"index_topk": 3}),
     "selection of a few": ("decode", DECODE, {"index_topk": 2, "attention": "mla", "head_dim": 6}),
     "selection of all": ("decode", DECODE, {"index_topk": 16}),

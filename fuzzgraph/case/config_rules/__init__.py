@@ -31,6 +31,7 @@ _RULES: tuple[Callable[[EngineConfig], None], ...] = (
     servers.check_later_stage,
     keys.check_index_layer,
     keys.check_index_block,
+    keys.check_logit_cap,
     servers.check_two_batches,
     servers.check_backends,
     drafts.check_drafted_blocks,

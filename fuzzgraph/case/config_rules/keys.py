@@ -114,6 +114,20 @@ def check_index_layer(config: EngineConfig) -> None:
         )
 
 
+def check_logit_cap(config: EngineConfig) -> None:
+    """Caps are those of layers with heads of their own, which see keys of one kind."""
+    beside = ("attention", "max_encoder_len", "index_topk", "kv_compression", "recurrent_state")
+    others = [name for name in beside if getattr(config, name) != DIMENSIONS[name].default]
+    if config.logit_cap and others:
+        refuse(
+            "config.logit_cap",
+            config.logit_cap,
+            "is of models with one kind of attention and of keys; got "
+            + ", ".join(f"{name}={getattr(config, name)!r}" for name in others),
+            "Change it, or use 0.",
+        )
+
+
 def check_index_block(config: EngineConfig) -> None:
     """Blocks are selected of all keys, in a model with a layer before that has one group."""
     size = config.index_block

@@ -41,6 +41,7 @@ _EVERYTHING = WIDEST.replace(
     samplings=("greedy",),
     backends_beside=("none",),
     trtllm_kernels=("trtllm_gen",),
+    logit_caps=(0,),
     platforms=("cuda",),
     drafted_windows=False,
     draft_windows=False,

@@ -299,6 +299,7 @@ def engine_layer(config: EngineConfig, content: Content, device: torch.device, *
         scaling=config.head_dim**-0.5,
         num_kv_heads=config.num_kv_heads,
         v_head_dim=config.v_head_dim,
+        logit_cap=float(config.logit_cap),
         **more,
     )
     if config.kv_dtype != "auto":

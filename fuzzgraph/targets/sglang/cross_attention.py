@@ -38,6 +38,7 @@ def cross_attention(backend: AttentionBackend) -> AttentionBackend:
         page_sizes=(1,),
         model=CrossAttentionModel,
         windows=False,
+        caps=False,
         unified=False,
         beside=(),
         refuses=refuses,

@@ -19,6 +19,7 @@ from fuzzgraph.targets.sglang.stubs import draft_worker
 __all__ = [
     "bidirectional_verify",
     "drafts_on_the_wrong_step",
+    "uncapped",
     "unmasked_decode",
     "unwritten_kv",
     "wrong_scale",
@@ -40,6 +41,16 @@ def bidirectional_verify() -> BackendTarget:
 def unmasked_decode() -> BackendTarget:
     """A decode that is planned as causal and launched as not."""
     return _not_causal().target("sglang-fa3", "decode")
+
+
+def uncapped() -> BackendTarget:
+    """A decode that leaves out what caps a model's logits."""
+
+    def call(*args: Any, **named: Any) -> Any:
+        return flash_attention.flash_attn_with_kvcache(*args, **{**named, "softcap": 0.0})
+
+    kernels = _with_kernel("flash_attn_with_kvcache", call)
+    return replace(FA3, kernels=kernels).target("sglang-fa3", "decode")
 
 
 def _not_causal() -> AttentionBackend:

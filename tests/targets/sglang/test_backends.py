@@ -78,6 +78,22 @@ class TestReleases:
         found = seen(workers, "0.5.23", case, f"tests.targets.sglang.attention_mutants:{mutant}")
         assert ("reference", "attention") in found
 
+    @pytest.mark.parametrize("version", ["0.5.13", "0.5.23"])
+    @pytest.mark.parametrize("target", ["sglang-fa3", "sglang-triton"])
+    def test_logits_are_capped(self, workers: Workers, version: str, target: str) -> None:
+        case = decode_case((5,), (9,), logit_cap=1)
+        assert seen(workers, version, case, target) == set()
+
+    def test_a_cap_that_is_left_out_shows_in_the_outputs(self, workers: Workers) -> None:
+        case = decode_case((5,), (9,), logit_cap=1)
+        found = seen(workers, "0.5.23", case, "tests.targets.sglang.attention_mutants:uncapped")
+        assert found == {("reference", "attention")}
+
+    @pytest.mark.parametrize("version", ["0.5.13", "0.5.23"])
+    def test_flashinfers_backend_drops_a_cap(self, workers: Workers, version: str) -> None:
+        case = decode_case((5,), (9,), logit_cap=1)
+        assert ("reference", "attention") in seen(workers, version, case, "sglang-flashinfer")
+
     @pytest.mark.parametrize(("wide", "found"), [(128, {("survival", "")}), (64, set())])
     def test_heads_of_more_than_64_columns_show_a_plan_of_another_mask(
         self, workers: Workers, wide: int, found: set[tuple[str, str]]

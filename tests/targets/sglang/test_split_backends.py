@@ -83,8 +83,11 @@ def test_halves_of_a_batch_have_two_backends_each(workers: Workers, target: str)
 
 @pytest.mark.parametrize("target", ["sglang-fa3", "sglang-flashinfer", "sglang-trtllm-mha"])
 def test_generated_cases_of_two_backends_are_silent(workers: Workers, target: str) -> None:
+    # FlashInfer drops a model's cap (reports/findings/sglang-flashinfer-logit-cap.md).
     drawn = generated(
-        target, lambda config: config.backend_beside != "none", blocks=8, each=100, enough=12
-    )[:12]
+        target,
+        lambda config: config.backend_beside != "none" and not config.logit_cap,
+        blocks=8, each=100, enough=12,
+    )[:12]  # fmt: skip
     assert len(drawn) == 12
     assert [case for case in drawn if workers.findings("0.5.23", case, target)] == []

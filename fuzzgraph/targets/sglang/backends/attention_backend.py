@@ -69,6 +69,10 @@ _TABLES = {"page_table", "swa_page_table"}
 """Of a verify in two parts they hold no drafts, which a field on pages would ask for. The layer
 behind a window then attends in one part, by a list of its own for each token."""
 
+LOGIT_CAPS = (0, 1)
+"""None, or one that every logit is near: a wide one leaves more of float32's rounding than outputs
+may differ by, since kernels compute `tanh` as a difference."""
+
 Tensors = dict[str, torch.Tensor]
 
 FP8_KV: tuple[tuple[str, Any], ...] = (
@@ -139,6 +143,8 @@ class AttentionBackend:
     unified: bool = False
     """Whether servers let it decode with such a layer on one pool whose pages have virtual numbers
     (sglang kv_cache_hook.py handle_page_major_kv_layout)."""
+    caps: bool = False
+    """Whether it caps the logits of a model's own heads."""
     chunks: bool = False
     """Whether it has layers that attend in chunks, on the pool of all layers."""
     refuses: Callable[[EngineConfig], str | None] = lambda config: None
@@ -278,6 +284,7 @@ class BackendTarget(SglangTarget):
         has["swa_window"] = backend.windows
         has["virtual_pages"] = backend.windows and backend.unified
         has["attention_chunks"] = backend.chunks
+        has["logit_caps"] = LOGIT_CAPS if backend.caps else (0,)
         has["two_batch_overlap"] = not (missing or backend.chunks or has.get("encoder_only"))
         has["backends_beside"] = ("none", *backend.beside)
         has["later_stages"] = mode == "decode" and not (missing or has.get("encoder_only"))

@@ -86,6 +86,7 @@ class DraftExtendTarget(DraftTarget):
             two_batch_overlap=False,
             backends_beside=("none",),
             trtllm_kernels=("trtllm_gen",),
+            logit_caps=(0,),
             # Without a graph FlashInfer attends to the new tokens as they are, not as FP8 has them.
             kv_dtypes=own.kv_dtypes,
             # Drafts would live in the pages of the model that they are checked by.

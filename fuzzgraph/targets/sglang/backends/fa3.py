@@ -89,6 +89,7 @@ FA3 = AttentionBackend(
     max_topk=2,
     windows=True,
     unified=True,
+    caps=True,
     refuses=_refuses,
     stood_in_for=("attention kernels, their planner, and the merge of two parts, by models",),
     kernels=_KERNELS,
@@ -102,7 +103,9 @@ FA3 = AttentionBackend(
 FA3_DRAFT = replace(FA3, places=((_MODULE, "FlashAttentionMultiStepBackend"),))
 """Holds a backend for each step of a draft."""
 
-FA3_MLA = replace(FA3, part=" over latent rows", attentions=("mla",), windows=False, more=())
+FA3_MLA = replace(
+    FA3, part=" over latent rows", attentions=("mla",), windows=False, caps=False, more=()
+)
 
 
 def _name_the_device(runner: Any) -> None:

@@ -125,6 +125,7 @@ FLASHINFER = AttentionBackend(
     ),
     windows=True,
     unified=True,
+    caps=True,
     held=held_wrappers,
     read=_WINDOWED.buffers,
     more=(("kv_dtypes", ("auto", "float8_e4m3fn")),),

@@ -117,6 +117,7 @@ MINIMAX = replace(
     max_context_len=8192 - 16,
     max_topk=1,
     windows=False,
+    caps=False,
     unified=False,
     stood_in_for=(
         "FlashAttention 3, the store of keys and the selection of blocks, by models",

@@ -22,7 +22,11 @@ from fuzzgraph.observation import Field
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.offline import fields
 from fuzzgraph.targets.sglang.attention_model import ROW_MIXINGS, AttentionModel
-from fuzzgraph.targets.sglang.backends.attention_backend import AttentionBackend, attributes
+from fuzzgraph.targets.sglang.backends.attention_backend import (
+    LOGIT_CAPS,
+    AttentionBackend,
+    attributes,
+)
 from fuzzgraph.targets.sglang.decode_session import (
     DATA_RANKS,
     WIDE_BATCH,
@@ -92,7 +96,7 @@ OF_ONE_RANK: Mapping[str, Any] = MappingProxyType({
     "max_tp_size": 1, "max_dp_size": 1, "idle_alone": True, "max_spec_topk": 1,
     "capture_beyond_pool": False, "swa_window": False, "virtual_pages": False,
     "row_mixings": ("none",), "later_stages": False, "two_batch_overlap": False,
-    "backends_beside": ("none",), "platforms": ("cuda",),
+    "backends_beside": ("none",), "platforms": ("cuda",), "logit_caps": (0,),
 })  # fmt: skip
 """Capabilities of a target with another layer beside attention, which no other rank shares."""
 
@@ -135,6 +139,7 @@ class TritonTarget(SglangTarget):
             two_batch_overlap=True,
             backends_beside=("none", "fa3", "flashinfer"),
             platforms=("cuda", "rocm"),
+            logit_caps=LOGIT_CAPS if attention == "mha" else (0,),
         )
 
     def refused(self, config: EngineConfig) -> str | None:

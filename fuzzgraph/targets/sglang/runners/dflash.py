@@ -161,6 +161,7 @@ class BlockDraftTarget(BackendTarget):
             two_batch_overlap=False,
             backends_beside=("none",),
             trtllm_kernels=("trtllm_gen",),
+            logit_caps=(0,),
             row_mixings=("none",),
             swa_window=False,
             virtual_pages=False,

@@ -100,6 +100,7 @@ class BlockVerifyTarget(BackendTarget):
             two_batch_overlap=False,
             backends_beside=("none",),
             trtllm_kernels=("trtllm_gen",),
+            logit_caps=(0,),
             row_mixings=("none",),
             kv_dtypes=("auto",),
             samplings=("greedy", "target"),

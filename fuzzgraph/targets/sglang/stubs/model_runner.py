@@ -108,6 +108,7 @@ def _hf_config(config: EngineConfig) -> Any:
         vocab_size=32,
     )
     described.max_source_positions = config.max_encoder_len
+    described.attn_logit_softcapping = float(config.logit_cap) or None
     return described
 
 
