@@ -175,6 +175,8 @@ def _attend(
     heads = []
     for head in range(config.num_q_heads):
         logits = k[:, head // group] @ q[head].double() / config.head_dim**0.5
+        if config.logit_cap:
+            logits = config.logit_cap * torch.tanh(logits / config.logit_cap)
         heads.append(torch.softmax(logits, 0) @ v[:, head // group])
     return torch.stack(heads)
 
