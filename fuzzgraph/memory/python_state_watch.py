@@ -7,6 +7,7 @@ made since are saved as well.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -59,7 +60,8 @@ class PythonStateWatch:
         """Each attribute or entry that is a tensor now: where it is bound, its name, the tensor."""
         for bindings in self._dicts:
             for name, value in bindings.items():
-                if isinstance(value, torch.Tensor):
+                # A weak proxy passes for a tensor, and holds none.
+                if isinstance(value, torch.Tensor) and type(value) not in weakref.ProxyTypes:
                     yield bindings, name, value
 
     def _take_full_slots(self) -> list[Callable[[], tuple[Any, ...]]]:

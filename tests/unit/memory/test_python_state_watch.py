@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
+import torch
 
 from fuzzgraph.memory import PythonStateWatch
 
@@ -95,3 +98,10 @@ def test_slots_are_restored_and_followed(engine: Engine) -> None:
     assert engine.slotted.right.length == 6
     watch.restore(watch.first)
     assert engine.slotted == Slotted(1, right)
+
+
+def test_a_proxy_of_a_tensor_binds_none(engine: Any) -> None:
+    engine.lens = torch.zeros(2)
+    engine.seen = weakref.proxy(engine.lens)
+    watch = PythonStateWatch({"engine": engine})
+    assert [name for _, name, _ in watch.bound_tensors()] == ["lens"]
