@@ -79,6 +79,8 @@ def _supports_kernels(pool: Any, device: Any) -> bool:
 def _refuses(config: EngineConfig) -> str | None:
     if config.index_group != GROUP:
         return f"index_group={config.index_group}: the indexer's weights are those of {GROUP}"
+    if config.index_topk not in _TOPKS:
+        return f"index_topk={config.index_topk}: a selection is made for one of {_TOPKS} groups"
     if config.v_head_dim != config.head_dim:
         return f"v_head_dim={config.v_head_dim}: values must be as wide as keys"
     return None
