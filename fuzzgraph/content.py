@@ -312,10 +312,13 @@ class Content:
 
         A token's half says which tokens' keys it prefers, a position's half puts all places in an
         order. The largest column is the same everywhere: then quantising to FP8 by the largest is
-        exact.
+        exact. Half of the tokens are preferred, or two where blocks are as good as their best key:
+        of these nearly all would have one else, and no token would decide.
         """
         by_token = np.zeros((VOCAB, INDEX_HALF))
-        by_token[:, :VOCAB] = _LARGEST_INDEX * (_order(12, VOCAB, VOCAB) % 2)
+        order = _order(12, VOCAB, VOCAB)
+        preferred = order < 2 if self.config.index_block else order % 2
+        by_token[:, :VOCAB] = _LARGEST_INDEX * preferred
         by_token[:, VOCAB] = _LARGEST_INDEX
         by_place = np.zeros((self.max_positions, INDEX_HALF))
         by_place[:, :_COARSE] = _DIGITS[_order(13, self.max_positions, _COARSE)] / 4
@@ -436,6 +439,7 @@ def content_for(config: EngineConfig, layer: int = 0) -> Content:
         kv_dtype=config.kv_dtype,
         spec_steps=config.spec_steps,
         draft_tokens=config.draft_tokens,
+        index_block=config.index_block,
     )
     return _shared(plain, layer)
 

@@ -117,6 +117,12 @@ def first_block_scored() -> MinimaxTarget:
     return _scores("slot0 = tl.load(r2t_base + tok0)", "slot0 = tl.load(r2t_base)")
 
 
+def keys_of_the_first_request_scored() -> MinimaxTarget:
+    """Each row scores the keys of the batch's first request."""
+    line = "sid = (tl.load(slot_ids + pid_b).to(tl.int64)"
+    return _scores(line, "sid = (tl.load(slot_ids).to(tl.int64)")
+
+
 def key_behind_the_last_attended() -> MinimaxTarget:
     """A row attends to one key, of zeros, behind its last."""
     line = "qk += tl.where(off_n[None, :] < seq_len - c,"

@@ -76,6 +76,7 @@ def test_blocks_longer_than_a_tuners_shortest_tile_are_right_before_tiles_are_pr
         ("index_keys_not_stored", "reference"),
         ("newest_block_not_local", "reference"),
         ("first_block_scored", "reference"),
+        ("keys_of_the_first_request_scored", "reference"),
         ("key_behind_the_last_attended", "reference"),
         ("last_block_not_attended", "reference"),
     ],
