@@ -49,5 +49,6 @@ def test_what_a_gpu_would_refuse_is_nowhere(version: str, targets: str) -> None:
 @pytest.mark.sglang
 @pytest.mark.slow
 def test_a_past_that_is_written_from_the_host_is_found() -> None:
-    (found,) = _runs("0.5.13", 2, "sglang-gdn", "--plant")
+    # More than two: some have rings beside their states, which the release does not know.
+    (found,) = _runs("0.5.13", 4, "sglang-gdn", "--plant")
     assert any("_write_past" in mixed and "aten::index_put_" in mixed for mixed in found["mixed"])
