@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fuzzgraph.capabilities import Capabilities, least_page_numbers, page_numbers
 from fuzzgraph.case import DIMENSIONS, SPEC_MODES, EngineConfig, group_configs
+from fuzzgraph.case.config_rules import WITHOUT_BLOCKS, WITHOUT_CAP
 from fuzzgraph.strategies.coherent_drafts import (
     bound_draft,
     draft_branches,
@@ -142,8 +143,7 @@ def coherent(fields: Fields, can: Capabilities, pins: Pins = ()) -> EngineConfig
         _platform(fields, can)
     if "logit_cap" not in dict(pins):
         _logit_cap(fields, can)
-    of_one_kind = ("kv_compression", "swa_window", "recurrent_state", "max_encoder_len")
-    if any(fields[name] != DIMENSIONS[name].default for name in of_one_kind):
+    if any(fields[name] != DIMENSIONS[name].default for name in WITHOUT_BLOCKS):
         fields["index_block"] = DIMENSIONS["index_block"].default
     if not can.capture_beyond_pool:
         pool = fields["req_pool_size"]
@@ -223,8 +223,7 @@ def _trtllm_kernel(fields: Fields, can: Capabilities) -> None:
 
 def _logit_cap(fields: Fields, can: Capabilities) -> None:
     """One of a target's caps in a fifth of the configs whose layers may have one."""
-    beside = ("attention", "max_encoder_len", "index_topk", "kv_compression", "recurrent_state")
-    if any(fields[name] != DIMENSIONS[name].default for name in beside):
+    if any(fields[name] != DIMENSIONS[name].default for name in WITHOUT_CAP):
         fields["logit_cap"] = DIMENSIONS["logit_cap"].default
     elif fields["logit_cap"] == can.logit_caps[0]:
         # By sizes that every case draws, so that each comes as often; the simplest has the first.

@@ -19,7 +19,7 @@ from fuzzgraph.kernel_models.arguments import Tensor1, Tensor2, Tensor3, Tensor4
 from fuzzgraph.kernel_models.checks import Call
 from fuzzgraph.kernel_models.launch import ModelKernel, launch
 from fuzzgraph.kernel_models.memory import Ints, KernelMemory, as_numbers
-from fuzzgraph.kernel_models.sparse_indexer import best_keys, store_chosen
+from fuzzgraph.kernel_models.sparse_indexer import store_best_keys
 
 __all__ = [
     "compress_group_keys",
@@ -354,19 +354,6 @@ def _compress_group_keys(
     memory.store("compressed_k_buffer", compressed, keys, memory.ints(write_locs))
 
 
-def _select_groups(
-    memory: KernelMemory,
-    *,
-    score: torch.Tensor,
-    row_starts: torch.Tensor,
-    chosen: torch.Tensor,
-    lengths: torch.Tensor,
-) -> None:
-    best = best_keys(memory, score, lengths, row_starts, chosen.shape[1])
-    for row, places in enumerate(best):
-        store_chosen(memory, "indices", chosen, row, places)
-
-
 def _score_groups(
     memory: KernelMemory,
     *,
@@ -392,5 +379,5 @@ def _score_groups(
 
 _QUERIES = ModelKernel("qsa_index_q_prep", _prepare_group_queries, _PREPARES)
 _GROUP_KEYS = ModelKernel("qsa_index_k_compress", _compress_group_keys, _PREPARES)
-_BEST_GROUPS = ModelKernel("fast_topk", _select_groups, _SELECTS)
+_BEST_GROUPS = ModelKernel("fast_topk", store_best_keys, _SELECTS)
 _GROUP_SCORES = ModelKernel("qsa_mqa_decode", _score_groups, _SCORES_GROUPS)

@@ -22,6 +22,7 @@ __all__ = [
     "fast_topk_transform_fused",
     "fast_topk_transform_ragged_fused",
     "fast_topk_v2",
+    "store_best_keys",
     "store_chosen",
 ]
 
@@ -187,7 +188,7 @@ def store_chosen(
     memory.store(name, into, whole[None], np.array([row]))
 
 
-def _run_topk(
+def store_best_keys(
     memory: KernelMemory,
     *,
     score: torch.Tensor,
@@ -195,6 +196,7 @@ def _run_topk(
     row_starts: torch.Tensor | None,
     chosen: torch.Tensor,
 ) -> None:
+    """Fill each row of `chosen` with the places of its best keys, ascending."""
     best = best_keys(memory, score, lengths, row_starts, chosen.shape[1])
     for row, places in enumerate(best):
         store_chosen(memory, "indices", chosen, row, places)
@@ -237,6 +239,6 @@ def _run_ragged_topk(
         store_chosen(memory, "topk_indices_ragged", chosen, row, places + firsts[row])
 
 
-_PLAIN_TOPK = ModelKernel("fast_topk", _run_topk, _TOPK)
+_PLAIN_TOPK = ModelKernel("fast_topk", store_best_keys, _TOPK)
 _PAGED_TOPK = ModelKernel("fast_topk_transform_fused", _run_paged_topk, _TOPK)
 _RAGGED_TOPK = ModelKernel("fast_topk_transform_ragged_fused", _run_ragged_topk, _TOPK)

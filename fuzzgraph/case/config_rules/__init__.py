@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fuzzgraph.case.config_rules import drafts, keys, prompts, servers, sizes, states
+from fuzzgraph.case.config_rules.keys import WITHOUT_BLOCKS, WITHOUT_CAP
 from fuzzgraph.case.config_rules.refusal import refuse
 from fuzzgraph.case.config_rules.servers import WHOLE_BATCHES
 from fuzzgraph.case.model import EngineConfig
 
-__all__ = ["WHOLE_BATCHES", "refuse", "validate_config"]
+__all__ = ["WHOLE_BATCHES", "WITHOUT_BLOCKS", "WITHOUT_CAP", "refuse", "validate_config"]
 
 _RULES: tuple[Callable[[EngineConfig], None], ...] = (
     sizes.check_bounds,

@@ -114,10 +114,13 @@ def check_index_layer(config: EngineConfig) -> None:
         )
 
 
+WITHOUT_CAP = ("attention", "max_encoder_len", "index_topk", "kv_compression", "recurrent_state")
+"""Dimensions whose layers have no cap of logits."""
+
+
 def check_logit_cap(config: EngineConfig) -> None:
     """Caps are those of layers with heads of their own, which see keys of one kind."""
-    beside = ("attention", "max_encoder_len", "index_topk", "kv_compression", "recurrent_state")
-    others = [name for name in beside if getattr(config, name) != DIMENSIONS[name].default]
+    others = [name for name in WITHOUT_CAP if getattr(config, name) != DIMENSIONS[name].default]
     if config.logit_cap and others:
         refuse(
             "config.logit_cap",
@@ -128,6 +131,12 @@ def check_logit_cap(config: EngineConfig) -> None:
         )
 
 
+WITHOUT_BLOCKS = (
+    "index_group", "kv_compression", "swa_window", "recurrent_state", "max_encoder_len",
+)  # fmt: skip
+"""Dimensions whose layers are not beside one that selects blocks of keys."""
+
+
 def check_index_block(config: EngineConfig) -> None:
     """Blocks are selected of all keys, in a model with a layer before that has one group."""
     size = config.index_block
@@ -135,8 +144,7 @@ def check_index_block(config: EngineConfig) -> None:
         return
     if size & (size - 1):
         refuse("config.index_block", size, "must be a power of two", "Take 16, or 128.")
-    beside = ("index_group", "kv_compression", "swa_window", "recurrent_state", "max_encoder_len")
-    others = [name for name in beside if getattr(config, name) != DIMENSIONS[name].default]
+    others = [name for name in WITHOUT_BLOCKS if getattr(config, name) != DIMENSIONS[name].default]
     if others or not config.index_topk:
         refuse(
             "config.index_block",

@@ -37,18 +37,22 @@ def _pools(session: Any) -> Any:
     return session._model_runner.req_to_token_pool
 
 
-def _slot_keeps_its_ring(session: Any) -> None:
+def _keeps_its_ring(cursors_of: str) -> Callable[[Any], None]:
     """`HybridReqToTokenPool.alloc` without the line that begins an empty ring."""
-    pool = _pools(session)
-    alloc, cursors = pool.alloc, pool.mamba_pool.replayssm_write_pos
 
-    def without_the_line(requests: Any) -> Any:
-        before = cursors.clone()
-        found = alloc(requests)
-        cursors.copy_(before)
-        return found
+    def change(session: Any) -> None:
+        pool = _pools(session)
+        alloc, cursors = pool.alloc, getattr(pool.mamba_pool, cursors_of)
 
-    pool.alloc = without_the_line
+        def without_the_line(requests: Any) -> Any:
+            before = cursors.clone()
+            found = alloc(requests)
+            cursors.copy_(before)
+            return found
+
+        pool.alloc = without_the_line
+
+    return change
 
 
 def _copies(line: str, other: str) -> Callable[[Any], None]:
@@ -83,7 +87,7 @@ cursors_swapped = _on_kda(
 )
 cursors_by_row = _on_gdn(partial(_staged, line=_BY_SLOT, other=_BY_ROW))
 eager_cursor_stays = _on_kda(partial(_eager, line=_ADVANCED))
-slot_keeps_its_ring = _on_gdn(_slot_keeps_its_ring)
+slot_keeps_its_ring = _on_gdn(_keeps_its_ring("replayssm_write_pos"))
 copy_keeps_its_ring = _on_kda(_copies(_RESET, "pass"))
 copy_resets_its_source = _on_gdn(_copies(_RESET, _RESET.replace("dst", "src")))
 writes_each_state = _on_gdn(
@@ -127,20 +131,6 @@ def _verified(line: str, other: str) -> Callable[[Any], None]:
     return change
 
 
-def _row_keeps_its_ring(session: Any) -> None:
-    """`HybridReqToTokenPool.alloc` without the line that begins an empty ring of verifies."""
-    pool = _pools(session)
-    alloc, cursors = pool.alloc, pool.mamba_pool.replayssm_spec_write_pos
-
-    def without_the_line(requests: Any) -> Any:
-        before = cursors.clone()
-        found = alloc(requests)
-        cursors.copy_(before)
-        return found
-
-    pool.alloc = without_the_line
-
-
 _ACCEPTED = "num_accepted=accept_lens,"
 _KDA_ACCEPTED = "accept_lens=accept_lens,  # incl. bonus token"
 _BY_ROWS = "replay_indices = batch.req_pool_indices"
@@ -159,7 +149,7 @@ history_left_out = _gdn_verifies(
         "cache_base=torch.zeros_like(mamba_pool.replayssm_cache_base),",
     )
 )
-row_keeps_its_ring = _gdn_verifies(_row_keeps_its_ring)
+row_keeps_its_ring = _gdn_verifies(_keeps_its_ring("replayssm_spec_write_pos"))
 room_for_one = _gdn_verifies(
     _committed("max_spec_len=draft_token_num,", "max_spec_len=draft_token_num // 2,")
 )

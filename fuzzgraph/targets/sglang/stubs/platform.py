@@ -16,7 +16,6 @@ from fuzzgraph.targets.sglang.release import engine_module, has_module
 
 _PLATFORMS = "sglang.srt.platforms"
 _NOT_WITH_CUDA = {"aiter": "ROCm"}
-_ON_ROCM = "_is_hip"
 _LAUNCH = (
     "sglang.srt.layers.attention.triton_backend",
     # From 0.5.16 on kernels lie in a package of their own.
@@ -40,8 +39,7 @@ def cuda_server(names: Mapping[str, Any] = DEVICE) -> Iterator[None]:
 def rocm_launches() -> Iterator[None]:
     """Around the engine's code: its Triton attention launches kernels as for AMD's GPUs."""
     modules = [engine_module(name) for name in _LAUNCH if has_module(name)]
-    asking = [module for module in modules if hasattr(module, _ON_ROCM)]
-    with replaced_names(asking, {_ON_ROCM: True}):
+    with replaced_names(modules, {"_is_hip": True}):
         yield
 
 
