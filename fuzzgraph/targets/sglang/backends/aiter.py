@@ -83,7 +83,7 @@ def _held(backend: Any, size: int | None) -> Any:
     if size is None or not _unified(metadata):
         return metadata
     second = getattr(metadata, "swa_page_table", None)
-    rest = {} if second is None else {"swa_page_table": second[:size]}
+    rest = {"swa_page_table": second[:size]} if isinstance(second, torch.Tensor) else {}
     return replace(metadata, kv_indices=metadata.kv_indices[:size], **rest)
 
 
