@@ -25,6 +25,8 @@ _OTHERS: dict[str, tuple[Any, Any]] = {
     # Requests of a batch in rare configs whose rows are short and narrow; 0: no such configs.
     "max_wide_batch": (0, 265),
     "min_spec_steps": (1, 1),
+    # Least tokens of a verify's row, where kernels are made for a number of them.
+    "min_draft_tokens": (1, 1),
     # Least tokens of a row: 2 where the first one is a prompt, which is no decode.
     "min_seq_len": (1, 1),
     # Columns of a latent row beyond its value, `head_dim - v_head_dim` in `mla`: the rotary part.

@@ -84,6 +84,8 @@ def coherent(fields: Fields, can: Capabilities, pins: Pins = ()) -> EngineConfig
     if not speculates:
         for name in ("spec_topk", "spec_steps", "draft_tokens"):
             fields[name] = DIMENSIONS[name].default
+    elif "draft_tokens" not in dict(pins):
+        fields["draft_tokens"] = max(fields["draft_tokens"], can.min_draft_tokens)
     if "draft" in fields["modes"]:
         if fields["swa_window"]:  # only drafts of one branch attend
             fields["spec_topk"] = 1

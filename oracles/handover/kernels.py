@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
 from fuzzgraph.case import EngineConfig, group_configs
@@ -29,13 +29,14 @@ def _key_breaches(
     step: StepRecord, seen: Observation, launches: list[Handover], stage: Stage | None
 ) -> Iterator[Breach]:
     """Keys of live tokens, by the batch; of padded ones, the reserved page."""
-    truth = _own_keys(step)
-    if truth is None:
+    layers = _own_keys(step)
+    if layers is None:
         return
     attending = [each for each in launches if each.attended]
     by_token = _keys_in_parts(attending, seen) if seen.parts else _keys(attending, seen, step.batch)
     if not by_token:
         return  # part of what a token sees lies where no slot says whose it is
+    truth = [list(chain(*of_token)) for of_token in zip(*_told(layers, by_token), strict=True)]
     name = attending[0].to
     for token, want in enumerate(truth):
         if token in by_token:
@@ -53,8 +54,24 @@ def _key_breaches(
             return
 
 
-def _own_keys(step: StepRecord) -> list[list[int]] | None:
-    """Slots that attention defines for each live token; None where it has others besides."""
+_Keys = list[list[int]]
+"""Slots of keys, for each token."""
+
+
+def _told(layers: list[_Keys], by_token: Mapping[int, list[int]]) -> list[_Keys]:
+    """Of the KV cache groups those with a key that some kernel says it sees.
+
+    A layer may attend by products of tensors, which say nothing of slots: the whole of it is then
+    left to its outputs. Where no group has such a key all are asked for.
+    """
+    seen = set(chain(*by_token.values()))
+    told = [keys for keys in layers if not seen.isdisjoint(chain(*keys))]
+    return told or layers
+
+
+def _own_keys(step: StepRecord) -> list[_Keys] | None:
+    """Slots that attention defines for each live token, by KV cache group; None where it has
+    others besides."""
     batch, config = step.batch, step.config
     # The forward of a draft extend may have tokens that the batch does not: those not accepted.
     told = batch.mode in ("decode", "target_verify", "prefill")
@@ -62,11 +79,10 @@ def _own_keys(step: StepRecord) -> list[list[int]] | None:
         return None
     # A token sees the keys of each KV cache group; of groups with one page size no slot is in two.
     groups = zip(batch.groups, group_configs(config), strict=True)
-    layers = [_keys_in(seen, shape) for seen, shape in groups]
-    return [list(chain(*of_token)) for of_token in zip(*layers, strict=True)]
+    return [_keys_in(seen, shape) for seen, shape in groups]
 
 
-def _keys_in(batch: Batch, config: EngineConfig) -> list[list[int]]:
+def _keys_in(batch: Batch, config: EngineConfig) -> _Keys:
     """Slots of one KV cache group that attention defines for each live token."""
     queries = queries_of(batch, config)
     width = queries.visible.shape[1]

@@ -47,10 +47,17 @@ class SecondLayer:
 
     def forward(self, input_ids: torch.Tensor, positions: torch.Tensor, *more: Any) -> torch.Tensor:
         """[tokens, heads * v_head_dim]; `more` is what the engine's layer takes behind q, k, v."""
-        qkv = looked_up_qkv(self.embed, self.pos_embed, input_ids, positions, self.config, _FORWARD)
+        qkv = self.qkv(input_ids, positions)
         out: torch.Tensor = self.attend(*(part.contiguous() for part in qkv), *more)
         demand_instance(out, torch.Tensor, "what attention computed", _FORWARD)
         return out
+
+    def qkv(
+        self, input_ids: torch.Tensor, positions: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Queries, keys and values of the tokens."""
+        where = self.config, _FORWARD
+        return looked_up_qkv(self.embed, self.pos_embed, input_ids, positions, *where)
 
 
 def joined_layers(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:

@@ -139,6 +139,8 @@ TARGETS = (
     _row("mamba-piecewise-prefill", "runners.hybrid_prefill", "Mamba2PrefillTarget",
          kind="tc_piecewise", releases="0.5.10 to 0.5.21"),
     _row("mamba-verify", "backends.mamba2", "Mamba2Target", mode="target_verify"),
+    _row("dots", "backends.dots", "DotsTarget", mode="decode", releases="0.5.19 on"),
+    _row("dots-verify", "backends.dots", "DotsTarget", mode="target_verify", releases="0.5.19 on"),
     _row("minimax", "backends.minimax", "MinimaxTarget", mode="decode", releases="0.5.16 on"),
     _row("moe", "backends.moe", "MoeTarget", mode="decode"),
     _row("moe-deepseek", "backends.moe", "MoeTarget", mode="decode", family="deepseek",

@@ -265,14 +265,7 @@ class AttentionModel:
         self, q: torch.Tensor, k: torch.Tensor, forward_batch: Any, **more: Any
     ) -> torch.Tensor:
         """As DeepSeek's `forward_absorb_core` calls it, with the strides that it has there."""
-        config = self._config
-        rank = config.v_head_dim
-        q = q.view(-1, config.num_q_heads, config.head_dim)
-        # The absorbed part comes out of a product by heads, the normed latent is a tensor of its
-        # own, and the rotary parts are slices of the projections.
-        q_nope = q[..., :rank].transpose(0, 1).contiguous().transpose(0, 1)
-        k_nope = k[:, None, :rank].contiguous()
-        q_rope, k_rope = q[..., rank:], k[:, None, rank:]
+        q_nope, q_rope, k_nope, k_rope = latent_parts(q, k, self._config)
         out: torch.Tensor
         if self._rope == "apart":
             apart = {"q_rope": q_rope, "k_rope": k_rope}
@@ -283,6 +276,20 @@ class AttentionModel:
         demand_size(out, len(q), self._attended_columns, _ATTENDED, FORWARD)
         demand_computable(out, _ATTENDED, FORWARD)
         return out.flatten(1)  # some backends keep heads apart, as a model takes either
+
+
+def latent_parts(
+    q: torch.Tensor, k: torch.Tensor, config: EngineConfig
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Queries and latent rows in two parts, each [tokens, heads, columns]: what is absorbed or
+    normed, and what is rotary, with the strides that a DeepSeek model gives them."""
+    rank = config.v_head_dim
+    q = q.view(-1, config.num_q_heads, config.head_dim)
+    # The absorbed part comes out of a product by heads, the normed latent is a tensor of its
+    # own, and the rotary parts are slices of the projections.
+    q_nope = q[..., :rank].transpose(0, 1).contiguous().transpose(0, 1)
+    k_nope = k[:, None, :rank].contiguous()
+    return q_nope, q[..., rank:], k_nope, k[:, None, rank:]
 
 
 def first_layer(config: EngineConfig) -> int:

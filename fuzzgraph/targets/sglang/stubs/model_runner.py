@@ -35,6 +35,7 @@ from fuzzgraph.targets.sglang.stubs.hybrid_pools import (
     state_pool,
 )
 from fuzzgraph.targets.sglang.stubs.kv_store import store_kv_as_on
+from fuzzgraph.targets.sglang.stubs.latent_pools import latent_window_pool
 from fuzzgraph.targets.sglang.stubs.reservation import (
     BLOCK_ALGORITHMS,
     block_context,
@@ -231,6 +232,8 @@ def kv_pool(
     pools = engine_module("sglang.srt.mem_cache.memory_pool")
     slots = (config.kv_pool_pages + FIRST_PAGE - 1) * config.page_size
     common = dict(page_size=config.page_size, dtype=dtype, device=device.type)
+    if config.swa_window and config.attention == "mla":
+        return latent_window_pool(slots, latent_widths(config), **common)
     if config.swa_window:
         return window_pool(config, slots, **common)
     if hybrid is not None:
