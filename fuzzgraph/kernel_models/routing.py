@@ -1,7 +1,8 @@
-"""Kernels around a layer of experts: the best experts of each token, and tokens by expert.
+"""Kernels around a layer of experts: the best experts of each token, tokens by expert, their sums.
 
-Source: sgl-kernel 0.3, csrc/moe/moe_topk_softmax_kernels.cu, moe_align_kernel.cu and
-csrc/elementwise/activation.cu; the last one is sglang's own from 0.5.11 on, activation.cuh.
+Source: sgl-kernel 0.3, csrc/moe/moe_topk_softmax_kernels.cu, moe_align_kernel.cu,
+moe_sum_reduce.cu and csrc/elementwise/activation.cu; the last one is sglang's own from 0.5.11 on,
+activation.cuh.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from fuzzgraph.kernel_models.arguments import Tensor1, Tensor2
+from fuzzgraph.kernel_models.arguments import Tensor1, Tensor2, Tensor3
 from fuzzgraph.kernel_models.checks import Call
 from fuzzgraph.kernel_models.launch import ModelKernel, launch
 from fuzzgraph.kernel_models.memory import KernelMemory, as_numbers
@@ -19,6 +20,7 @@ __all__ = [
     "activation_filtered",
     "mask_topk_ids",
     "moe_align_block_size",
+    "moe_sum_reduce",
     "silu_and_mul",
     "topk_softmax",
 ]
@@ -26,6 +28,7 @@ __all__ = [
 _TOPK = "sgl-kernel 0.3, csrc/moe/moe_topk_softmax_kernels.cu"
 _ALIGN = "sgl-kernel 0.3, csrc/moe/moe_align_kernel.cu"
 _ACTIVATION = "sgl-kernel 0.3, csrc/elementwise/activation.cu"
+_SUMS = "sgl-kernel 0.3, csrc/moe/moe_sum_reduce.cu"
 _COMPILED = "sglang 0.5.11 to 0.5.23, csrc/elementwise/activation.cuh"
 _MASK = "sglang 0.5.12 to 0.5.23, csrc/deepseek_v4/hash_topk.cuh"
 _VECTOR = 16
@@ -202,6 +205,34 @@ def _run_mask_topk_ids(
     topk_ids[live:].fill_(-1)
 
 
+def moe_sum_reduce(input: Tensor3, output: Tensor2, routed_scaling_factor: float = 0.0) -> None:
+    """The sum of what a token's experts gave, times a factor.
+
+    Args:
+        input: [T, k, d]; output: [T, d] of the same dtype; both contiguous.
+
+    Raises:
+        KernelRefused: the real host code refuses such a call.
+    """
+    call = Call("moe_sum_reduce", _SUMS)
+    call.needs_dtype("input", input, *_FLOATS)
+    call.needs_dtype("output", output, input.dtype)
+    tokens, _, width = input.shape
+    call.needs_shape("output", output, tokens, width)
+    for name, tensor in (("input", input), ("output", output)):
+        call.needs(tensor.is_contiguous(), f"expect {name} to be contiguous", tensor.stride())
+    launch(_SUM_REDUCE, input=input, output=output, factor=routed_scaling_factor)
+
+
+def _run_sum_reduce(
+    memory: KernelMemory, *, input: torch.Tensor, output: torch.Tensor, factor: float
+) -> None:
+    rows = np.arange(len(input))
+    with np.errstate(over="ignore", invalid="ignore"):
+        sums = memory.numbers("input", input, rows).sum(axis=1) * factor
+    memory.store("output", output, sums, rows)
+
+
 def silu_and_mul(input: Tensor2, out: Tensor2) -> None:
     """`silu(gate) * up` of rows that hold both beside each other.
 
@@ -275,4 +306,5 @@ def _run_silu_and_mul(
 _TOPK_SOFTMAX = ModelKernel("topk_softmax", _run_topk_softmax, _TOPK)
 _MOE_ALIGN = ModelKernel("moe_align_block_size", _run_moe_align, _ALIGN)
 _SILU_AND_MUL = ModelKernel("silu_and_mul", _run_silu_and_mul, _ACTIVATION)
+_SUM_REDUCE = ModelKernel("moe_sum_reduce", _run_sum_reduce, _SUMS)
 _MASK_TOPK_IDS = ModelKernel("mask_topk_ids", _run_mask_topk_ids, _MASK)

@@ -15,6 +15,7 @@ from fuzzgraph.kernel_models.routing import (
     activation_filtered,
     mask_topk_ids,
     moe_align_block_size,
+    moe_sum_reduce,
     silu_and_mul,
     topk_softmax,
 )
@@ -147,3 +148,18 @@ def test_other_activations_are_not_followed() -> None:
 def test_ids_of_blocks_are_32_bits_wide() -> None:
     with pytest.raises(KernelRefused, match="expert_ids must be int32"):
         activation_filtered(torch.zeros(1, 8), torch.zeros(1, 4), torch.zeros(1).long(), 1, "silu")
+
+
+@pytest.mark.parametrize("factor", [1.0, 2.5])
+def test_what_experts_gave_is_added_and_scaled(factor: float) -> None:
+    given = torch.randn(40, 3, 16, generator=torch.Generator().manual_seed(4)).half()
+    out = torch.empty(40, 16, dtype=torch.float16)
+    moe_sum_reduce(given, out, factor)
+    wanted = torch.stack([given[:, each].double() for each in range(3)]).sum(0) * factor
+    torch.testing.assert_close(out.double(), wanted, atol=2e-3, rtol=2e-3)
+
+
+def test_sums_of_columns_apart_are_refused() -> None:
+    given = torch.zeros(2, 3, 16)
+    with pytest.raises(KernelRefused, match="expect output to be contiguous"):
+        moe_sum_reduce(given, torch.zeros(16, 2).T, 1.0)

@@ -45,6 +45,12 @@ BIASED = [
     _case(*_STEPS, ep_size=2, ep_rank=rank, expert_activation="clamped_swiglu") for rank in range(2)
 ]
 VERIFIED = _case(*_VERIFIES, draft_tokens=3, ep_size=2)
+MANY = _case(
+    verify(*((row, 5 + row % 4) for row in range(12))),
+    verify(*((row, 8 + row % 4) for row in range(11)), finish=(11,)),
+    capture_bs=(12,), req_pool_size=12, kv_pool_pages=200, draft_tokens=3, experts_per_token=3,
+)  # fmt: skip
+"""More than 32 tokens, whose sums a compiled kernel makes."""
 
 
 def found(workers: Workers, version: str, of: Case, target: str) -> set[tuple[str, str]]:
@@ -79,6 +85,13 @@ def test_the_experts_of_0_5_9_compute_what_they_should(workers: Workers, of: Cas
 @pytest.mark.parametrize("version", ["0.5.13", "0.5.19", NEWEST])
 def test_each_draft_has_its_own_experts(workers: Workers, version: str) -> None:
     assert found(workers, version, VERIFIED, TARGETS[1]) == set()
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize("version", ["0.5.13", NEWEST])
+def test_many_drafts_have_the_sums_of_their_experts(workers: Workers, version: str) -> None:
+    assert found(workers, version, MANY, TARGETS[1]) == set()
 
 
 @pytest.mark.sglang

@@ -247,7 +247,7 @@ def _as_on_cuda() -> None:
         module._is_cuda = True
     topk.topk_softmax, topk.fused_topk_deepseek = routing.topk_softmax, None
     topk.mask_topk_ids = routing.mask_topk_ids
-    fused.silu_and_mul = _activation()
+    fused.silu_and_mul, fused.moe_sum_reduce = _activation(), routing.moe_sum_reduce
     align.sgl_moe_align_block_size = routing.moe_align_block_size
     if has_module(_SMALL):
         small = engine_module(_SMALL)
