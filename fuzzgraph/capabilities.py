@@ -43,6 +43,9 @@ _OTHERS: dict[str, tuple[Any, Any]] = {
     # Pairs of `head_dim` and `v_head_dim` that kernels are built for; (0, 0) for any up to
     # `max_head_dim`. The first one is the simplest.
     "head_dims": (_ANY_HEAD_DIMS, _ANY_HEAD_DIMS),
+    # Pairs of these that a few configs have, however narrow others are, since kernels take other
+    # tiles for them; (0, 0) for none.
+    "rare_head_dims": (_ANY_HEAD_DIMS, _ANY_HEAD_DIMS),
     # Query heads that kernels of latent attention are built for; 0 for any number.
     "latent_heads": ((0,), (0,)),
     "mrope": (False, True),  # whether steps bring the optional multi-modal position input
@@ -176,7 +179,8 @@ def _checked(name: str, value: Any) -> Any:
         kind = "a non-empty tuple" if isinstance(default, tuple) else type(default).__name__
         raise UsageError(f"Capabilities({name}={value!r}) must be {kind}, for example {default!r}.")
     row = _ROWS.get(name)
-    unknown = [one for one in value if one not in row.choices] if row and row.choices else []
+    listed = row and row.choices and isinstance(value, tuple)
+    unknown = [one for one in value if one not in row.choices] if row and listed else []
     if row and unknown:
         choices = ", ".join(map(repr, row.choices))
         raise UsageError(

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 
 from fuzzgraph import nvfp4
-from fuzzgraph.case import EngineConfig
+from fuzzgraph.case import EngineConfig, attention_layers, group_configs
 from fuzzgraph.splitmix import STRIDE, hash_counters
 from fuzzgraph.world import VOCAB, Batch, IntArray
 
@@ -170,7 +170,8 @@ def _fp4_projection(key: int, rows: int, config: EngineConfig) -> torch.Tensor:
 class Content:
     """Weights of the model that a config runs, on the host, and the KV that they imply.
 
-    Each attention layer has embeddings of its own; what is not of a layer is that of layer 0.
+    Each attention layer has embeddings of its own, and so has each recurrent one; what is not of a
+    layer is that of layer 0.
     """
 
     config: EngineConfig
@@ -234,8 +235,9 @@ class Content:
             "encoder_embed": _projection(key + 6, VOCAB, config)[:, query:],
         }
         typed = {name: weight.to(self.dtype).contiguous() for name, weight in exact.items()}
-        state_in, unit = _weights(8, VOCAB, STATE_WIDTH, 32), torch.full((VOCAB, 1), 1 / TIME_STEP)
-        conv_in = torch.cat((state_in, unit, _weights(15, VOCAB, 1, 8)), dim=1)
+        state_in = _weights(key + 8, VOCAB, STATE_WIDTH, 32)
+        unit = torch.full((VOCAB, 1), 1 / TIME_STEP)
+        conv_in = torch.cat((state_in, unit, _weights(key + 15, VOCAB, 1, 8)), dim=1)
         keep = (torch.arange(STATE_WIDTH) < STATE_SUMS).float()
         return {**typed, "state_in": state_in, "state_keep": keep, "conv_in": conv_in}
 
@@ -426,7 +428,7 @@ def _shared(key: EngineConfig, layer: int) -> Content:
 @lru_cache(maxsize=256)
 def content_for(config: EngineConfig, layer: int = 0) -> Content:
     """The content of `config` and one attention layer; configs of one shape, dtype and length
-    share it. Layers stand in the order of `case.group_configs`."""
+    share it. Layers stand in the order of `case.attention_layers`."""
     # Only the fields that decide it, all others at their defaults.
     plain = EngineConfig(
         max_context_len=config.max_context_len,
@@ -440,8 +442,17 @@ def content_for(config: EngineConfig, layer: int = 0) -> Content:
         spec_steps=config.spec_steps,
         draft_tokens=config.draft_tokens,
         index_block=config.index_block,
+        layer_types=config.layer_types,
     )
     return _shared(plain, layer)
+
+
+def attention_contents(config: EngineConfig) -> tuple[Content, ...]:
+    """Weights, keys and values of each layer that attends, in the order of `case.attention_layers`;
+    of a draft model with several layers, of the first."""
+    groups = group_configs(config)
+    layers = enumerate(attention_layers(config))
+    return tuple(content_for(groups[layer.group], number) for number, layer in layers)
 
 
 def _rows(table: torch.Tensor, index: torch.Tensor) -> torch.Tensor:

@@ -180,6 +180,9 @@ class Pools:
     gated_conv_state: torch.Tensor | None = None
     """[state_slots, GATED_TAPS - 1, GATED_COLUMNS] what the last tokens brought to a convolution
     without a recurrence behind it, the newest last. See `recurrent_layers.gated_convolution`."""
+    more_states: tuple[Mapping[str, torch.Tensor], ...] = ()
+    """Of each further layer with recurrent state: its tensors by the names of these fields. What
+    `transposed_states` says is meant of them too."""
     ring_cursors: torch.Tensor | None = None
     """[state_slots] int32, how many tokens lie in the ring beside each state; with
     `state_ring_len`, None in an engine whose verifies leave none there."""
@@ -219,6 +222,9 @@ class Pools:
     more_groups: tuple[GroupPools, ...] = ()
     """Of each further KV cache group, in the order of `case.group_configs`. Groups whose planes are
     the same views share that memory: a page then belongs to one of them at a time."""
+    more_layers: tuple[tuple[torch.Tensor, ...], ...] = ()
+    """Like `kv_planes`, of each layer that is not the first of its group, in the order of
+    `case.attention_layers`. Layers of a group share its page map."""
     draft_layers: tuple[tuple[GroupPools, ...], ...] = ()
     """Of each draft layer behind the first: the planes of all groups. Layers share page maps. See
     `reference.draft_layers`."""
@@ -227,7 +233,8 @@ class Pools:
     def states(self) -> tuple[torch.Tensor, ...]:
         """What there is by state slot."""
         all_states = (getattr(self, name) for name in STATES)
-        return tuple(each for each in all_states if each is not None)
+        further = (each for layer in self.more_states for each in layer.values())
+        return (*(each for each in all_states if each is not None), *further)
 
     @property
     def groups(self) -> tuple[GroupPools, ...]:
@@ -241,9 +248,10 @@ class Pools:
 
     @property
     def all_planes(self) -> tuple[torch.Tensor, ...]:
-        """The KV planes of all groups and draft layers, and those of encoders."""
+        """The KV planes of all groups and their layers, and those of encoders."""
         grouped = (plane for layer in self.layers for group in layer for plane in group.kv_planes)
-        return (*grouped, *self.encoder_planes)
+        further = (plane for layer in self.more_layers for plane in layer)
+        return (*grouped, *further, *self.encoder_planes)
 
 
 class Session(Protocol):

@@ -9,7 +9,13 @@ that neither this one nor `fuzzgraph` itself exports are internal, but for
 from __future__ import annotations
 
 from fuzzgraph.capabilities import Capabilities, unsupported_setting
-from fuzzgraph.case import EngineConfig, Mode, attention_outputs, group_configs
+from fuzzgraph.case import (
+    EngineConfig,
+    Mode,
+    attention_layers,
+    attention_outputs,
+    group_configs,
+)
 from fuzzgraph.content import Content, content_for
 from fuzzgraph.handover import Excuse
 from fuzzgraph.observation import Axis, Field, Observation, PaddingRule, Selects
@@ -61,6 +67,7 @@ __all__ = [
     "Content",
     "content_for",
     # several attention layers, each with a KV cache group
+    "attention_layers",
     "attention_outputs",
     "group_configs",
     # the layer behind attention that mixes rows

@@ -10,7 +10,7 @@ import torch
 from fuzzgraph.finding import Clause, Finding, Stage
 from fuzzgraph.observation import Observation, RunKind, StepRecord
 from fuzzgraph.oracles.claims import claim, mismatch
-from fuzzgraph.reference import RECURRENCES, output_spec, rounding_of
+from fuzzgraph.reference import RECURRENCES, of_first, output_spec, rounding_of
 from fuzzgraph.row_mixing import coarseness
 from fuzzgraph.rules.comparison import Difference, beyond_tolerance, wrong_form
 from fuzzgraph.rules.writes import wrong_rows_text
@@ -63,7 +63,7 @@ class Reference:
                 continue
             worst = off_truth(step, name, outputs[name])
             if worst is not None:
-                what = "recurrence" if name in RECURRENCES else "attention"
+                what = "recurrence" if of_first(name) in RECURRENCES else "attention"
                 text = f"{name}{worst} against float64 {what}"
                 yield mismatch(step, self.name, self.clause, name, worst, text)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fuzzgraph.capabilities import Capabilities, least_page_numbers, page_numbers
 from fuzzgraph.case import DIMENSIONS, SPEC_MODES, EngineConfig, group_configs
-from fuzzgraph.case.config_rules import WITHOUT_BLOCKS, WITHOUT_CAP
+from fuzzgraph.case.config_rules import WITHOUT_BLOCKS, WITHOUT_CAP, WITHOUT_LAYER_TYPES
 from fuzzgraph.strategies.coherent_drafts import (
     bound_draft,
     draft_branches,
@@ -145,6 +145,8 @@ def coherent(fields: Fields, can: Capabilities, pins: Pins = ()) -> EngineConfig
         _platform(fields, can)
     if "logit_cap" not in dict(pins):
         _logit_cap(fields, can)
+    if "layer_types" not in dict(pins):
+        _layer_types(fields, can)
     if any(fields[name] != DIMENSIONS[name].default for name in WITHOUT_BLOCKS):
         fields["index_block"] = DIMENSIONS["index_block"].default
     if not can.capture_beyond_pool:
@@ -233,6 +235,33 @@ def _logit_cap(fields: Fields, can: Capabilities) -> None:
         caps = can.logit_caps[1:]
         if caps and rest == 2:
             fields["logit_cap"] = caps[drawn % len(caps)]
+
+
+_WINDOW_ORDERS = ("sff", "sfs")
+"""Kinds of layers by their first letters: two that see all keys behind one with a window, or one
+between two; such pools have various numbers of layers."""
+_ORDERS_OF_PAIRS = {"swa_window": "sffs", "recurrent_state": "lflf"}
+"""The same with as many of each kind: layers of one memory have one size of pages so, and a
+configuration that gives every second layer all keys can say the other one."""
+_KINDS = {"f": "full_attention", "s": "sliding_attention", "l": "linear_attention"}
+
+
+def _layer_types(fields: Fields, can: Capabilities) -> None:
+    """Several layers of a kind, the first of which does not see all keys, in about a fifth
+    of the configs that have layers of two kinds."""
+    kinds = [name for name in _ORDERS_OF_PAIRS if fields[name]]
+    others = any(fields[name] != DIMENSIONS[name].default for name in WITHOUT_LAYER_TYPES)
+    drafts = {"draft", "draft_extend"} & {*fields["modes"]}
+    if not can.layer_types or len(kinds) != 1 or others or drafts:
+        fields["layer_types"] = DIMENSIONS["layer_types"].default
+        return
+    # By sizes that every case draws, so that each comes as often; the simplest has one of each.
+    drawn, rest = divmod(fields["max_context_len"] + 3 * fields["req_pool_size"], 4)
+    if rest == 1 and not fields["layer_types"]:
+        order = _ORDERS_OF_PAIRS[kinds[0]]
+        if fields["swa_window"] and not fields["virtual_pages"]:
+            order = _WINDOW_ORDERS[drawn % len(_WINDOW_ORDERS)]
+        fields["layer_types"] = tuple(_KINDS[letter] for letter in order)
 
 
 def _platform(fields: Fields, can: Capabilities) -> None:

@@ -39,6 +39,8 @@ _HEADS = ((2, 2), (2, 1), (4, 2), (4, 1), (3, 1), (4, 4))
 _DIMS_OF_HEADS = ("head_dim", "v_head_dim")
 # The last two are what models have; only targets whose kernels compute them fast draw them.
 _HEAD_DIMS = ((8, 8), (8, 4), (4, 8), (16, 16), (16, 8), (64, 64), (128, 128))
+_RARE_DIMS = 30
+"""Percent of the configs with other heads than the simplest that have rare ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +177,9 @@ def _vary_heads(fields: Fields, can: Capabilities, profile: Profile, chance: Cha
 
 def _vary_head_dims(fields: Fields, can: Capabilities, profile: Profile, chance: Chance) -> None:
     dims = can.built_heads or [pair for pair in _HEAD_DIMS if max(pair) <= can.max_head_dim]
+    rare = [pair for pair in can.rare_head_dims if all(pair)]
+    if rare and chance.percent(_RARE_DIMS):
+        dims = rare
     if dims:
         fields["head_dim"], fields["v_head_dim"] = chance.pick(dims)
 

@@ -19,7 +19,13 @@ from fuzzgraph.case.capture_sizes import (
 )
 from fuzzgraph.case.coherence import validate
 from fuzzgraph.case.files import case_schema, decode_case, digest, encode_case, load_case, save_case
-from fuzzgraph.case.kv_groups import attention_outputs, group_configs
+from fuzzgraph.case.kv_groups import (
+    attention_layers,
+    attention_outputs,
+    group_configs,
+    output_of,
+    recurrent_layers,
+)
 from fuzzgraph.case.model import (
     BOUNDS_OF_KEYS,
     DIMENSIONS,
@@ -47,6 +53,7 @@ __all__ = [
     "Mode",
     "ReplayStep",
     "Via",
+    "attention_layers",
     "attention_outputs",
     "captured_size",
     "case_schema",
@@ -57,9 +64,11 @@ __all__ = [
     "group_configs",
     "ladder",
     "load_case",
+    "output_of",
     "padded_size",
     "rank_sizes",
     "raw_size",
+    "recurrent_layers",
     "replayed_size",
     "save_case",
     "validate",

@@ -7,17 +7,23 @@ see. A second one has the layers behind `swa_window`. Sources: vLLM KVCacheConfi
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
+from typing import NamedTuple
 
 import msgspec
 
-from fuzzgraph.case.model import DIMENSIONS, EngineConfig
+from fuzzgraph.case.model import DIMENSIONS, EngineConfig, LayerType
 
 SECOND_LAYER = "swa_attention"
-"""Output of the second layer; that of the first is `attention`."""
+"""Output of the first layer behind `swa_window`; that of the first of all is `attention`."""
+_OUTPUTS = ("attention", SECOND_LAYER)
+_ONE_OF_EACH: tuple[LayerType, ...] = ("full_attention", "sliding_attention")
+_GROUPS: Mapping[LayerType, int] = {kind: group for group, kind in enumerate(_ONE_OF_EACH)}
 # What only the first layer, or what stands behind it, has.
 _FIRST_ALONE = (
-    "swa_window", "swa_page_size", "max_encoder_len", "recurrent_state", "row_mixing",
+    "swa_window", "swa_page_size", "layer_types", "max_encoder_len", "recurrent_state",
+    "row_mixing",
     "attn_tp_size", "attn_tp_rank", "index_topk", "index_group", "index_block", "kv_compression",
     "candidate_blocks", "index_layer", "attention_chunk_size", "state_track_interval",
     "prefix_branches", "state_pool_size", "drafted_prompts", "dp_size", "dp_rank",
@@ -51,10 +57,61 @@ def group_configs(config: EngineConfig) -> tuple[EngineConfig, ...]:
     return config, second
 
 
+def output_of(first: str, number: int) -> str:
+    """The output of a layer, by that of the first one of its kind.
+
+    >>> output_of("attention", 0), output_of("attention", 1)
+    ('attention', 'attention_2')
+    """
+    return f"{first}_{number + 1}" if number else first
+
+
+def recurrent_layers(config: EngineConfig) -> int:
+    """How many layers with recurrent state the model has."""
+    return config.layer_types.count("linear_attention") or int(config.recurrent_state)
+
+
+class AttentionLayer(NamedTuple):
+    """A layer that attends, of a model that may have several of a kind."""
+
+    output: str
+    group: int
+    """Number of its KV cache group."""
+    number: int
+    """Its number among the layers of the group."""
+    place: int
+    """Its number among all layers of the model."""
+
+
+@lru_cache(maxsize=256)
+def attention_layers(config: EngineConfig) -> tuple[AttentionLayer, ...]:
+    """The layers that attend: the first of each group, in the order of the groups, then the others
+    in the model's order. Weights and keys of a layer are those of its number here.
+
+    >>> kinds = ("sliding_attention", "full_attention", "full_attention")
+    >>> for layer in attention_layers(EngineConfig(swa_window=4, layer_types=kinds)):
+    ...     print(*layer)
+    attention 0 0 1
+    swa_attention 1 0 0
+    attention_2 0 1 2
+    """
+    kinds = config.layer_types or _ONE_OF_EACH[: len(group_configs(config))]
+    found: list[AttentionLayer] = []
+    for place, kind in enumerate(kinds):
+        if kind in _GROUPS:
+            group = _GROUPS[kind]
+            number = sum(layer.group == group for layer in found)
+            name = output_of(_OUTPUTS[group], number)
+            found.append(AttentionLayer(name, group, number, place))
+    firsts = (layer for layer in found if not layer.number)
+    others = (layer for layer in found if layer.number)
+    return (*sorted(firsts, key=lambda layer: layer.group), *others)
+
+
 def attention_outputs(config: EngineConfig) -> tuple[str, ...]:
-    """The output of each attention layer, in the order of the groups.
+    """The output of each attention layer, in the order of `attention_layers`.
 
     >>> attention_outputs(EngineConfig(swa_window=4))
     ('attention', 'swa_attention')
     """
-    return ("attention", *(SECOND_LAYER for _ in group_configs(config)[1:]))
+    return tuple(layer.output for layer in attention_layers(config))

@@ -17,6 +17,9 @@ SCHEMA_VERSION = 1
 
 Mode = Literal["decode", "target_verify", "draft_extend", "draft", "prefill", "idle"]
 Via = Literal["graph", "eager"]
+LayerType = Literal["full_attention", "sliding_attention", "linear_attention"]
+"""A layer of a hybrid model, as configurations of models call it; `linear_attention` is any layer
+with recurrent state."""
 LONGEST_CONTEXT = 1 << 14
 """Tokens of the longest context that is drawn."""
 SPEC_MODES: tuple[Mode, ...] = ("target_verify", "draft_extend", "draft")
@@ -279,6 +282,13 @@ class EngineConfig(Record, frozen=True, kw_only=True):
         resets_with="swa", label="swa_page_size={}", group="page size"
     )] = 0
     """Tokens of a page of the second group; 0: as many as `page_size`."""
+    layer_types: Annotated[tuple[LayerType, ...], Dimension(
+        needs=Switch("layer_types"), resets_with="swa", label="several layers of a kind",
+        group="features"
+    )] = ()
+    """The model's layers in their order, where it has several of a kind or begins with another one
+    than a target's simplest model: those that see all keys, and those behind `swa_window` or with
+    recurrent state. Each attends with content of its own. (): one layer of each kind."""
     attention_chunk_size: Annotated[int, Dimension(
         bounds=(0, 1 << 17), needs=Switch("attention_chunks"), edge="attention chunk",
         label="chunked attention", group="features"

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from fuzzgraph.case import EngineConfig, group_configs
+from fuzzgraph.execution.pool_group import further_layers
 from fuzzgraph.execution.pool_memory import page_shape
 from fuzzgraph.handover import Attended, Handover, Ints, QueryRow
 from fuzzgraph.kernel_models.attention import Row, Softmax
@@ -31,6 +32,11 @@ def launches(taken: Iterable[Launched], pools: Pools, config: EngineConfig) -> t
         for layer in pools.layers
         for group, shape in zip(layer, group_configs(config), strict=True)
         for at, plane in enumerate(group.kv_planes)
+    ]
+    slots += [
+        _Slots(plane, page_shape(plane, at, group_configs(config)[layer.group]))
+        for layer, planes in further_layers(pools, config)
+        for at, plane in enumerate(planes)
     ]
     slots += [
         _Slots(plane, page_shape(plane, at, config))

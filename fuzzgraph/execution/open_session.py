@@ -6,8 +6,8 @@ from contextlib import suppress
 
 import torch
 
-from fuzzgraph.case import EngineConfig, group_configs
-from fuzzgraph.content import content_for
+from fuzzgraph.case import EngineConfig
+from fuzzgraph.content import attention_contents
 from fuzzgraph.errors import ArenaFull
 from fuzzgraph.execution.failures import Border
 from fuzzgraph.execution.pool_writer import PoolWriter
@@ -40,8 +40,8 @@ def open_session(
     """
     spare_collections()
     # Before the guard is active, or the tables of the harness would lie in this session's arena.
-    for layer, shape in enumerate(group_configs(config)):
-        content_for(shape, layer).build()
+    for content in attention_contents(config):
+        content.build()
     # The small arena first: dozens of sessions are open at a time, and few need a large one.
     *smaller, largest = capacities(torch.device(setup.device))
     for capacity in smaller:

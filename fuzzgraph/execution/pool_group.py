@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from fuzzgraph.case import EngineConfig, group_configs
-from fuzzgraph.content import Content
+from fuzzgraph.case import EngineConfig, attention_layers, group_configs
+from fuzzgraph.case.kv_groups import AttentionLayer
+from fuzzgraph.content import Content, attention_contents
 from fuzzgraph.execution.pool_memory import (
     PageMap,
     PoolPlane,
@@ -25,7 +26,8 @@ from fuzzgraph.world import RESERVED_SLOT, Batch, IntArray
 
 @dataclass(frozen=True, slots=True)
 class PoolGroup:
-    """The planes and the page map of one group."""
+    """The planes and the page map of one group; of a layer that is not the group's first, the
+    planes alone."""
 
     config: EngineConfig
     """As the group's layers see it."""
@@ -33,15 +35,12 @@ class PoolGroup:
     planes: tuple[PoolPlane, ...]
     """An object of another group where that has the same memory."""
     page_map: PageMap | None
+    name: str
+    """What its planes are called."""
     number: int = 0
     """Of the group, in the order of `case.group_configs`."""
     layer: int = 0
     """Of a draft model with several."""
-
-    @property
-    def name(self) -> str:
-        """What its planes are called."""
-        return group_name("kv_planes", self.number, self.layer)
 
     def seen(self, batch: Batch) -> Batch:
         """A step as the group's layers see it."""
@@ -65,8 +64,8 @@ class PoolGroup:
 
 
 def pool_groups(pools: Pools, config: EngineConfig) -> tuple[PoolGroup, ...]:
-    """The groups of a session's pools, in the order of `case.group_configs`; of a draft model with
-    several layers, then those of each further one."""
+    """The groups of a session's pools, in the order of `case.group_configs`; then what further
+    layers of the groups have, or in a draft model with several layers the groups of each."""
     known: list[PoolPlane] = []
     found = []
     for layer, groups in enumerate(pools.layers):
@@ -77,8 +76,23 @@ def pool_groups(pools: Pools, config: EngineConfig) -> tuple[PoolGroup, ...]:
             table = group.req_to_token
             page_map = None if table is None else PageMap(group_name("req_to_token", number), table)
             content = layer_content(config, layer, number)
-            found.append(PoolGroup(shape, content, planes, page_map, number, layer))
+            found.append(PoolGroup(shape, content, planes, page_map, name, number, layer))
+    for number, (layer_of, planes_of) in enumerate(further_layers(pools, config)):
+        shape, name = group_configs(config)[layer_of.group], f"more_layers[{number}]"
+        planes = _planes(name, planes_of, shape, known, pools.null_block)
+        known += planes
+        content = attention_contents(config)[len(group_configs(config)) + number]
+        found.append(PoolGroup(shape, content, planes, None, name, layer_of.group))
     return tuple(found)
+
+
+def further_layers(
+    pools: Pools, config: EngineConfig
+) -> Iterator[tuple[AttentionLayer, tuple[torch.Tensor, ...]]]:
+    """(layer, its planes) of each that is not the first of its group."""
+    yield from zip(
+        attention_layers(config)[len(group_configs(config)) :], pools.more_layers, strict=True
+    )
 
 
 def encoder_planes(pools: Pools, config: EngineConfig) -> tuple[PoolPlane, ...]:

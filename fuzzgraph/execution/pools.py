@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from itertools import product
 
 import torch
 
-from fuzzgraph.case import EngineConfig, group_configs
+from fuzzgraph.case import EngineConfig, attention_layers, group_configs, recurrent_layers
 from fuzzgraph.case.verified_states import state_slots_each, states_each
 from fuzzgraph.content import DTYPES, STATE_WIDTH, content_for
 from fuzzgraph.errors import TargetFailed
+from fuzzgraph.execution.pool_group import further_layers
 from fuzzgraph.execution.pool_memory import group_name, page_shape
 from fuzzgraph.ports import Pools, Session, unwrapped
 from fuzzgraph.recurrent_layers.channel_decay import CHANNEL_COLUMNS, CHANNEL_WIDTH
@@ -51,13 +53,31 @@ def _wrong_pools(pools: Pools, config: EngineConfig) -> Iterator[str]:
     for layer, groups in enumerate(pools.draft_layers, 1):
         for number, (group, shape) in enumerate(zip(groups, shapes, strict=True)):
             yield from _wrong_planes(group_name("kv_planes", number, layer), group.kv_planes, shape)
+    further = len(attention_layers(config)) - len(shapes)
+    if len(pools.more_layers) != further:
+        yield (
+            f"there are {len(pools.more_layers)} more_layers, and the config has {further} layers"
+            " beside the first of each group"
+        )
+    else:
+        for at, (layer_of, planes) in enumerate(further_layers(pools, config)):
+            yield from _wrong_planes(f"more_layers[{at}]", planes, shapes[layer_of.group])
     yield from _wrong_planes("encoder_planes", pools.encoder_planes, config)
     yield from _wrong_map("encoder_to_token", pools.encoder_to_token, config, 0)
     rows = FIRST_ROW + max(state_slots_each(config), 1)
     # Inputs of a verify's tokens, behind those that the convolution sees.
     more = 0 if pools.states_committed else max(states_each(config), 1) - 1
-    for name, (numbers, columns) in _STATE_SIZES.items():
-        tensor = getattr(pools, name)
+    first = {name: getattr(pools, name) for name in _STATE_SIZES}
+    recurrent = max(recurrent_layers(config), 1)
+    if pools.states and len(pools.more_states) != recurrent - 1:
+        yield (
+            f"there are {len(pools.more_states)} more_states, and the config has {recurrent - 1}"
+            " recurrent layers beside the first"
+        )
+    for at, (name, (numbers, columns)) in product(
+        (first, *pools.more_states), _STATE_SIZES.items()
+    ):
+        tensor = at.get(name)
         if tensor is not None:
             # States are float32, and so are inputs of a convolution or as the model computes.
             in_model = not numbers and tensor.dtype == DTYPES[config.dtype]

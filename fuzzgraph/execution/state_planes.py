@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,9 +11,9 @@ import torch
 
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.case.verified_states import verifies_states
-from fuzzgraph.content import Content
+from fuzzgraph.content import Content, content_for
 from fuzzgraph.execution.pool_memory import STATE_SIGNATURE, PoolPlane
-from fuzzgraph.ports import Pools
+from fuzzgraph.ports import STATES, Pools
 from fuzzgraph.recurrent_layers import (
     channel_decay,
     decayed_attention,
@@ -305,31 +305,55 @@ _KEPT: Mapping[str, _Kept] = {
 
 
 def state_planes(pools: Pools, content: Content, config: EngineConfig) -> Iterator[StatePlane]:
-    """Those of a session's pools."""
+    """Those of a session's pools.
+
+    Args:
+        content: of the first layer with recurrent state.
+    """
+    rings = pools.ring_cursors is not None
+    yield from _planes_of_layer(pools, content, config, rings)
+    nothing: dict[str, Any] = dict.fromkeys(STATES)
+    for number, states in enumerate(pools.more_states, 1):
+        layer = replace(pools, **{**nothing, **states})
+        own = content_for(config, number)
+        yield from _planes_of_layer(layer, own, config, rings, f"more_states[{number - 1}].")
+
+
+def _planes_of_layer(
+    pools: Pools, content: Content, config: EngineConfig, rings: bool, place: str = ""
+) -> Iterator[StatePlane]:
+    """Those of one layer.
+
+    Args:
+        rings: whether there are rings beside states, whose counts are the first layer's.
+        place: before the names of its tensors.
+    """
     states: type[StatePlane] = CommittedStates
     inputs: type[StatePlane] = CommittedStates
-    if pools.ring_cursors is not None:
+    if rings:
         states = RingStates
-        yield from _ring_planes(pools, content, config)
+        yield from _ring_planes(pools, content, config, place)
     if verifies_states(config) and not pools.states_committed:
         states, inputs = VerifiedStates, VerifiedInputs
     for name, kept in _KEPT.items():
         tensor: torch.Tensor | None = getattr(pools, name)
         if tensor is not None:
-            plane = PoolPlane(name, tensor, STATE_SIGNATURE)
+            plane = PoolPlane(place + name, tensor, STATE_SIGNATURE)
             turned = name in pools.transposed_states
             values = kept.transposed() if turned else kept.values
             kind = inputs if kept.taps else states
             half = config.dtype != "float32" and kept.shape
             rounding = _HALF_ROUNDING if half else kept.rounding
             scale = 0.0
-            if pools.ring_cursors is not None and kept.shape:
+            if rings and kept.shape:
                 rounding, scale = max(rounding, _RING_ROUNDING), _RING_SCALE
             yield kind(plane, content, values, rounding, kept.taps, scale)
 
 
-def _ring_planes(pools: Pools, content: Content, config: EngineConfig) -> Iterator[StatePlane]:
-    """Those of the rings beside the states of a session's pools."""
+def _ring_planes(
+    pools: Pools, content: Content, config: EngineConfig, place: str
+) -> Iterator[StatePlane]:
+    """Those of the rings beside the states of a layer."""
     layer = delta_rule.delta_ring if pools.delta_state is not None else channel_decay.channel_ring
     ring = layer(content)
     half = config.dtype != "float32"
@@ -352,7 +376,7 @@ def _ring_planes(pools: Pools, content: Content, config: EngineConfig) -> Iterat
     for name, kind, values in entries:
         tensor: torch.Tensor | None = getattr(pools, name)
         if tensor is not None:
-            plane = PoolPlane(name, tensor, STATE_SIGNATURE)
+            plane = PoolPlane(place + name, tensor, STATE_SIGNATURE)
             yield kind(
                 plane, content, values, rounding, scale=_RING_SCALE, by_row=pools.rings_by_row
             )

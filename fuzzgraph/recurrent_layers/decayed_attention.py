@@ -36,14 +36,18 @@ LINEAR_EPSILON = 64.0
 """Of the norm behind the readout, so that its size shows."""
 LINEAR_ROUNDING = 1e-5
 """How far a state may be off, as a part of each number: a few roundings of float32."""
-_FIRST_LAYER = 1.0 + 1e-5
-"""Of two layers the first has whole slopes, and the last next to none."""
+_LEAST_PART = 1e-5
+"""What the slopes of a model's last layer are of whole ones."""
 
 
-def linear_slopes() -> torch.Tensor:
-    """[LINEAR_HEADS] float64: slopes of the first of two layers."""
+def linear_slopes(content: Content) -> torch.Tensor:
+    """[LINEAR_HEADS] float64: slopes of a layer. The first of all has whole ones, the last next to
+    none, and those between lie on a line (source above); one alone is the first of two."""
+    kinds = content.config.layer_types or ("linear_attention", "full_attention")
+    places = [place for place, kind in enumerate(kinds) if kind == "linear_attention"]
+    part = 1.0 - places[content.layer] / (len(kinds) - 1) + _LEAST_PART
     heads = torch.arange(1, LINEAR_HEADS + 1, dtype=torch.float64)
-    slopes: torch.Tensor = 2.0 ** (-8.0 * heads / LINEAR_HEADS) * _FIRST_LAYER
+    slopes: torch.Tensor = 2.0 ** (-8.0 * heads / LINEAR_HEADS) * part
     return slopes
 
 
@@ -75,7 +79,7 @@ def _states_at(content: Content, batch: Batch, rows: IntArray, lens: IntArray) -
     values = (
         values_of_tokens(content, LINEAR_OUTPUT).double().view(VOCAB, LINEAR_HEADS, LINEAR_WIDTH)
     )
-    decays = (-linear_slopes()).exp()[:, None, None]
+    decays = (-linear_slopes(content)).exp()[:, None, None]
     asked = torch.from_numpy(np.stack((rows, lens)))
     for row in set(rows.tolist()):
         tokens = batch.kv_tokens.row(row)[: lens[rows == row].max()].tolist()

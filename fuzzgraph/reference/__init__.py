@@ -13,7 +13,14 @@ from dataclasses import dataclass
 import torch
 
 from fuzzgraph.adapted_layer import ADAPTED, adapted_outputs
-from fuzzgraph.case import LONGEST_CONTEXT, EngineConfig, attention_outputs, group_configs
+from fuzzgraph.case import (
+    LONGEST_CONTEXT,
+    EngineConfig,
+    attention_layers,
+    group_configs,
+    output_of,
+    recurrent_layers,
+)
 from fuzzgraph.compressor_layer import compressor_outputs
 from fuzzgraph.content import DTYPES, content_for
 from fuzzgraph.expert_layer import EXPERTS, OF_RANKS, expert_outputs, rank_outputs
@@ -23,7 +30,7 @@ from fuzzgraph.recurrent_layers.delta_recurrence import LONGEST_ROW
 from fuzzgraph.recurrent_layers.delta_rule import delta_outputs
 from fuzzgraph.recurrent_layers.gated_convolution import gated_conv_outputs
 from fuzzgraph.recurrent_layers.mamba2 import recurrent_outputs
-from fuzzgraph.reference.attention import attention_layers
+from fuzzgraph.reference.attention import attended_layers
 from fuzzgraph.reference.committed import committed_outputs
 from fuzzgraph.reference.dense_layer import dense_outputs, kept_outputs
 from fuzzgraph.reference.draft_layers import LAYER_ATTENTION, layer_outputs
@@ -35,6 +42,7 @@ from fuzzgraph.reference.output_spec import (
     RECURRENCES,
     OutputSpec,
     Rounding,
+    of_first,
     output_spec,
     rounding_of,
 )
@@ -56,6 +64,7 @@ __all__ = [
     "live_tokens",
     "live_truth",
     "new_tokens",
+    "of_first",
     "rounding_of",
     "second_opinion",
     "yardstick",
@@ -75,8 +84,9 @@ class Expected:
 
     outputs: dict[str, torch.Tensor]
     """Name -> float64 or int64. attention [num_tokens, Hq, Dv], in mode draft [raw_bs * topk *
-    steps, Hq, Dv] by row, branch, step; swa_attention, the same of a second layer; dense_attention
-    and what stands beside it, see `dense_layer`; draft_tokens
+    steps, Hq, Dv] by row, branch, step; swa_attention, the same of a second layer,
+    and attention_2 and so on, of further ones of their groups; dense_attention and what stands
+    beside it, see `dense_layer`; draft_tokens
     [raw_bs * topk * steps], the token predicted after each; state [raw_bs, width]; recurrent
     [num_tokens, width], and gated_delta, channel_delta, linear and gated_conv, the same, see
     `recurrent_layers`; mixed as attention, see `row_mixing`;
@@ -99,13 +109,15 @@ def expected(
         promised: outputs that are compared with it; None for all. Recurrent layers whose outputs
             a dtype rounds, and draft layers, are left out where they are not among them.
     """
-    layers, bound = attention_layers(batch, config, torch.float64)
+    layers, bound = attended_layers(batch, config, torch.float64)
     dense, entered = dense_outputs(batch, config, torch.float64)
     outputs, bound = layers | dense, max(bound, entered)
     outputs |= _behind_attention(layers["attention"], batch, config)
     if config.recurrent_state:
         outputs["state"] = content_for(config).state_rows(batch, after=True).double()
-        outputs["recurrent"] = recurrent_outputs(content_for(config), batch)
+        for number in range(recurrent_layers(config)):
+            name = output_of("recurrent", number)
+            outputs[name] = recurrent_outputs(content_for(config, number), batch)
         outputs |= _rounded_outputs(batch, config, torch.float64, promised)
     if (config.max_loras or config.draft_adapter) and batch.mode != "draft":
         outputs[ADAPTED] = adapted_outputs(batch, torch.float64)
@@ -135,7 +147,7 @@ def yardstick(
         promised: outputs that are compared with it; None for all. Those of draft layers are left
             out where they are not among them.
     """
-    layers, _ = attention_layers(batch, config, DTYPES[config.dtype])
+    layers, _ = attended_layers(batch, config, DTYPES[config.dtype])
     outputs = layers | dense_outputs(batch, config, DTYPES[config.dtype])[0]
     outputs |= _behind_attention(layers["attention"], batch, config)
     if config.recurrent_state:
@@ -181,8 +193,9 @@ def _rounded_outputs(
 ) -> dict[str, torch.Tensor]:
     """Layers whose outputs the dtype rounds: those that are promised."""
     return {
-        name: outputs(content_for(config), batch, dtype)
+        output_of(name, number): outputs(content_for(config, number), batch, dtype)
         for name, (longest, outputs) in _ROUNDED.items()
+        for number in range(recurrent_layers(config))
         if config.max_context_len <= longest and (promised is None or name in promised)
     }
 
@@ -210,8 +223,8 @@ def second_opinion(batch: Batch, config: EngineConfig) -> dict[str, torch.Tensor
     ready_triton()
     from fuzzgraph.reference.triton_eager import second_opinion as triton_opinion
 
-    names, groups = attention_outputs(config), zip(batch.groups, group_configs(config), strict=True)
+    groups = group_configs(config)
     return {
-        name: triton_opinion(seen, shape, layer)
-        for layer, (name, (seen, shape)) in enumerate(zip(names, groups, strict=True))
+        layer.output: triton_opinion(batch.groups[layer.group], groups[layer.group], number)
+        for number, layer in enumerate(attention_layers(config))
     }

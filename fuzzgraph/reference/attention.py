@@ -10,7 +10,7 @@ from functools import lru_cache
 
 import torch
 
-from fuzzgraph.case import EngineConfig, attention_outputs, group_configs
+from fuzzgraph.case import EngineConfig, attention_layers, group_configs
 from fuzzgraph.content import Content, content_for
 from fuzzgraph.reference.geometry import encoder_keys, queries_of
 from fuzzgraph.world import Batch
@@ -108,18 +108,18 @@ def attention(
     return out, bound
 
 
-def attention_layers(
+def attended_layers(
     batch: Batch, config: EngineConfig, dtype: torch.dtype, draft_layer: int = 0
 ) -> tuple[dict[str, torch.Tensor], float]:
-    """(output of the attention of each KV cache group, the largest |V| that entered any).
+    """(output of each layer that attends, the largest |V| that entered any).
 
     Args:
         draft_layer: whose attention it is, in a draft model with several.
     """
-    names, groups = attention_outputs(config), zip(batch.groups, group_configs(config), strict=True)
-    first = draft_layer * len(names)
+    layers, groups = attention_layers(config), group_configs(config)
     outputs, bound = {}, 0.0
-    for number, (name, (seen, shape)) in enumerate(zip(names, groups, strict=True), first):
-        outputs[name], entered = attention(seen, shape, model_for(shape, dtype, number))
+    for number, layer in enumerate(layers, draft_layer * len(layers)):
+        seen, shape = batch.groups[layer.group], groups[layer.group]
+        outputs[layer.output], entered = attention(seen, shape, model_for(shape, dtype, number))
         bound = max(bound, entered)
     return outputs, bound

@@ -16,10 +16,10 @@ from functools import lru_cache
 import numpy as np
 import torch
 
-from fuzzgraph.case import EngineConfig, attention_outputs, group_configs
-from fuzzgraph.content import Content, content_for, next_token
+from fuzzgraph.case import EngineConfig, attention_layers, attention_outputs, group_configs
+from fuzzgraph.content import Content, attention_contents, content_for, next_token
 from fuzzgraph.draft_head import head_weight, next_hidden
-from fuzzgraph.reference.attention import attention_layers
+from fuzzgraph.reference.attention import attended_layers
 from fuzzgraph.world import Batch, IntArray, Ragged
 
 LAYER_ATTENTION = "layer_attention"
@@ -48,6 +48,13 @@ def layer_content(config: EngineConfig, layer: int, group: int = 0) -> Content:
     """Weights, keys and values of a draft layer's attention, in one KV cache group."""
     groups = group_configs(config)
     return content_for(groups[group], layer * len(groups) + group)
+
+
+def content_of_layer(config: EngineConfig, number: int, draft_layer: int = 0) -> Content:
+    """The same of a model's layers, by their numbers in `case.attention_layers`."""
+    if draft_layer:
+        return layer_content(config, draft_layer, attention_layers(config)[number].group)
+    return attention_contents(config)[number]
 
 
 @lru_cache(maxsize=8)
@@ -94,7 +101,7 @@ def layer_outputs(
     bound = 0.0
     for layer in range(draft_layers(config)):
         seen = layer_batch(batch, layer)
-        attended, entered = attention_layers(seen, config, dtype, layer)
+        attended, entered = attended_layers(seen, config, dtype, layer)
         bound = max(bound, entered)
         predicted = next_token(torch.from_numpy(seen.input_ids), 0, 0)
         columns = attended["attention"].flatten(1)

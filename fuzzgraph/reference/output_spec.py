@@ -6,6 +6,7 @@ Rows follow from the sizes that an observation declares, everything else from th
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import torch
@@ -54,6 +55,18 @@ _WIDE = ("state", "recurrent")
 """Those in float32 whatever the model's dtype."""
 
 
+_NUMBER = re.compile(r"_\d+$")
+
+
+def of_first(name: str) -> str:
+    """The output of the first layer of a kind, by that of any: the inverse of `case.output_of`.
+
+    >>> of_first("gated_delta_2"), of_first("gated_delta")
+    ('gated_delta', 'gated_delta')
+    """
+    return _NUMBER.sub("", name)
+
+
 @dataclass(frozen=True, slots=True)
 class OutputSpec:
     """Rows, columns and dtypes of an output."""
@@ -85,7 +98,7 @@ class Rounding:
 
 def rounding_of(name: str, config: EngineConfig) -> Rounding:
     """How an output rounds."""
-    dtype = torch.float32 if name in _WIDE else DTYPES[config.dtype]
+    dtype = torch.float32 if of_first(name) in _WIDE else DTYPES[config.dtype]
     if name in (EXPERTS, OF_RANKS):
         return Rounding(dtype, absolute=expert_coarseness(config, dtype))
     relative, absolute = coarseness(name, config)
@@ -112,8 +125,9 @@ def output_spec(
         return OutputSpec(_token_rows(seen, batch, config), (), _TOKEN_IDS)
     if name == "state":
         return OutputSpec(seen.padded_bs, (STATE_WIDTH,), dtypes)
-    if name in _OF_TOKENS:
-        return OutputSpec(_token_rows(seen, batch, config), (_OF_TOKENS[name],), dtypes)
+    if of_first(name) in _OF_TOKENS:
+        columns = _OF_TOKENS[of_first(name)]
+        return OutputSpec(_token_rows(seen, batch, config), (columns,), dtypes)
     if name == ADAPTED:
         return OutputSpec(_token_rows(seen, batch, config), (ADAPTED_OUTPUT,), dtypes)
     if name == EXPERTS:

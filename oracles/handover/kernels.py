@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
-from fuzzgraph.case import EngineConfig, group_configs
+from fuzzgraph.case import EngineConfig, attention_layers, group_configs
 from fuzzgraph.finding import Stage
 from fuzzgraph.handover import Attended, Handover
 from fuzzgraph.observation import Observation, StepRecord
@@ -59,10 +59,10 @@ _Keys = list[list[int]]
 
 
 def _told(layers: list[_Keys], by_token: Mapping[int, list[int]]) -> list[_Keys]:
-    """Of the KV cache groups those with a key that some kernel says it sees.
+    """The layers with a key that some kernel says it sees.
 
     A layer may attend by products of tensors, which say nothing of slots: the whole of it is then
-    left to its outputs. Where no group has such a key all are asked for.
+    left to its outputs. Where no layer has such a key all are asked for.
     """
     seen = set(chain(*by_token.values()))
     told = [keys for keys in layers if not seen.isdisjoint(chain(*keys))]
@@ -70,16 +70,16 @@ def _told(layers: list[_Keys], by_token: Mapping[int, list[int]]) -> list[_Keys]
 
 
 def _own_keys(step: StepRecord) -> list[_Keys] | None:
-    """Slots that attention defines for each live token, by KV cache group; None where it has
-    others besides."""
+    """Slots that attention defines for each live token, by layer; None where it has others."""
     batch, config = step.batch, step.config
     # The forward of a draft extend may have tokens that the batch does not: those not accepted.
     told = batch.mode in ("decode", "target_verify", "prefill")
     if not told or config.max_encoder_len or not batch.raw_bs:
         return None
-    # A token sees the keys of each KV cache group; of groups with one page size no slot is in two.
+    # Each layer of a KV cache group sees its keys; of groups with one page size no slot is in two.
     groups = zip(batch.groups, group_configs(config), strict=True)
-    return [_keys_in(seen, shape) for seen, shape in groups]
+    keys = [_keys_in(seen, shape) for seen, shape in groups]
+    return [keys[layer.group] for layer in attention_layers(config)]
 
 
 def _keys_in(batch: Batch, config: EngineConfig) -> _Keys:

@@ -35,7 +35,8 @@ def strange(capabilities: Capabilities) -> list[tuple[str, Any]]:
             absent = [value for value in row.choices if value not in has]
             found += [(name, (value,) if name == "modes" else value) for value in absent]
         elif isinstance(rule, Switch) and not has:
-            found.append((name, 4 if row.number else not row.default))
+            several = row.choices[:1] if row.default == () else not row.default
+            found.append((name, 4 if row.number else several))
         elif isinstance(rule, Most) and rule.one_is_none and has == 1:
             found.append((name, 2))
     return found

@@ -56,6 +56,7 @@ FOLLOWING = {"kv_pool_pages", "num_kv_heads", "v_head_dim", "spec_steps", "draft
     "two_batch_overlap",
     "backend_beside",
     "logit_cap",
+    "layer_types",
     "platform",
     "trtllm_kernel",
     "verifies_as_prefill",

@@ -5,12 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fuzzgraph.case.config_rules import drafts, keys, prompts, servers, sizes, states
-from fuzzgraph.case.config_rules.keys import WITHOUT_BLOCKS, WITHOUT_CAP
+from fuzzgraph.case.config_rules.keys import WITHOUT_BLOCKS, WITHOUT_CAP, WITHOUT_LAYER_TYPES
 from fuzzgraph.case.config_rules.refusal import refuse
 from fuzzgraph.case.config_rules.servers import WHOLE_BATCHES
 from fuzzgraph.case.model import EngineConfig
 
-__all__ = ["WHOLE_BATCHES", "WITHOUT_BLOCKS", "WITHOUT_CAP", "refuse", "validate_config"]
+__all__ = [
+    "WHOLE_BATCHES",
+    "WITHOUT_BLOCKS",
+    "WITHOUT_CAP",
+    "WITHOUT_LAYER_TYPES",
+    "refuse",
+    "validate_config",
+]
 
 _RULES: tuple[Callable[[EngineConfig], None], ...] = (
     sizes.check_bounds,
@@ -33,6 +40,7 @@ _RULES: tuple[Callable[[EngineConfig], None], ...] = (
     keys.check_index_layer,
     keys.check_index_block,
     keys.check_logit_cap,
+    keys.check_layer_types,
     servers.check_two_batches,
     servers.check_backends,
     drafts.check_drafted_blocks,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from fuzzgraph.case.config_rules.refusal import refuse
 from fuzzgraph.case.model import DIMENSIONS, EngineConfig
 
+_MOST_LAYERS = 8
+"""Layers of a model that a case may name: each has a pool of its own."""
 _FP4_BLOCK = 16
 """Of `fuzzgraph.nvfp4`, which is made of tensors."""
 
@@ -152,4 +154,41 @@ def check_index_block(config: EngineConfig) -> None:
             f"needs index_topk > 0 and no layers of other kinds; got {config.index_topk}"
             + "".join(f", {name}={getattr(config, name)}" for name in others),
             "Change them, or drop it.",
+        )
+
+
+WITHOUT_LAYER_TYPES = (
+    "attention", "index_topk", "index_block", "kv_compression", "max_encoder_len", "image_len",
+    "later_stage", "drafted_blocks",
+)  # fmt: skip
+"""Dimensions of models whose layers are not named one by one."""
+
+
+def check_layer_types(config: EngineConfig) -> None:
+    """Layers are of the two kinds that the config has, at least one of each."""
+    if not config.layer_types:
+        return
+    kinds = {"full_attention"}
+    kinds |= {"sliding_attention"} if config.swa_window else set()
+    kinds |= {"linear_attention"} if config.recurrent_state else set()
+    many = len(config.layer_types) > _MOST_LAYERS
+    if len(kinds) != 2 or set(config.layer_types) != kinds or many:
+        refuse(
+            "config.layer_types",
+            list(config.layer_types),
+            f"needs layers that see all keys beside those of one other kind, and at most"
+            f" {_MOST_LAYERS}; got swa_window={config.swa_window} and"
+            f" recurrent_state={config.recurrent_state}",
+            "Name each of the two kinds, or drop it.",
+        )
+    beside = [
+        name for name in WITHOUT_LAYER_TYPES if getattr(config, name) != DIMENSIONS[name].default
+    ]
+    beside += [mode for mode in config.modes if mode in ("draft", "draft_extend")]
+    if beside:
+        refuse(
+            "config.layer_types",
+            list(config.layer_types),
+            f"is that of a model whose layers have keys of their own; got {', '.join(beside)}",
+            "Change it, or drop layer_types.",
         )

@@ -18,11 +18,15 @@ _AT_ONCE = -8.0
 """exp(-8 * 32) is 0 in float32."""
 
 
-def in_projection(config: EngineConfig, heads: int) -> torch.Tensor:
-    """[columns, VOCAB] float32: gate, what goes to the convolution, and the time step of a head."""
+def in_projection(config: EngineConfig, heads: int, layer: int = 0) -> torch.Tensor:
+    """[columns, VOCAB] float32: gate, what goes to the convolution, and the time step of a head.
+
+    Args:
+        layer: number of the mixer among those of the model.
+    """
     gate = torch.full((VOCAB, STATE_WIDTH), GATE)
     step = torch.full((VOCAB, heads), TIME_STEP)
-    return torch.cat((gate, content_for(config).weights["conv_in"], step), dim=1).T
+    return torch.cat((gate, content_for(config, layer).weights["conv_in"], step), dim=1).T
 
 
 def decays(heads: int) -> torch.Tensor:

@@ -1,4 +1,5 @@
-"""A second layer of attention behind `swa_window`, as models of every engine have it."""
+"""Further layers of attention beside the first, as models of every engine have them: one behind
+`swa_window`, and others that `layer_types` names."""
 
 from __future__ import annotations
 
@@ -7,8 +8,7 @@ from typing import Any
 
 import torch
 
-from fuzzgraph.case import EngineConfig, group_configs
-from fuzzgraph.case.kv_groups import SECOND_LAYER
+from fuzzgraph.case import EngineConfig, attention_outputs, group_configs
 from fuzzgraph.content import Content, content_for
 from fuzzgraph.row_mixing import split_mixed
 from fuzzgraph.targets.offline.demands import demand_instance
@@ -60,16 +60,19 @@ class SecondLayer:
         return looked_up_qkv(self.embed, self.pos_embed, input_ids, positions, *where)
 
 
-def joined_layers(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
-    """What a model hands out of both: [tokens, columns], those of the second behind the others."""
-    return torch.cat((first, second), dim=-1)
+def joined_layers(*layers: torch.Tensor) -> torch.Tensor:
+    """What a model hands out of all: [tokens, columns], those of one behind those of another."""
+    return torch.cat(layers, dim=-1) if len(layers) > 1 else layers[0]
 
 
 def split_layers(handed_out: torch.Tensor, config: EngineConfig) -> dict[str, torch.Tensor]:
     """Copies of the outputs in what the model handed out: each [tokens, heads, v_head_dim]."""
-    if not config.swa_window:
+    names = attention_outputs(config)[1:]
+    if not names:
         return split_mixed(handed_out, config)
-    columns = config.num_q_heads * config.v_head_dim
-    second = handed_out[:, -columns:].reshape(-1, config.num_q_heads, config.v_head_dim)
+    columns = len(names) * config.num_q_heads * config.v_head_dim
+    others = handed_out[:, -columns:]
+    parts = others.reshape(-1, len(names), config.num_q_heads, config.v_head_dim).unbind(1)
     first = handed_out[:, :-columns].contiguous()
-    return {**split_mixed(first, config), SECOND_LAYER: second.clone()}
+    found = {name: part.clone() for name, part in zip(names, parts, strict=True)}
+    return {**split_mixed(first, config), **found}

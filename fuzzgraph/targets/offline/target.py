@@ -16,6 +16,8 @@ _HEADS = ((16, 16), (32, 32), (64, 64), (128, 128))
 """Of queries and values. Products of tiles take 16 columns at least (reports/compiled.md)."""
 _LATENT_HEADS = ((576, 512),)
 """DeepSeek's rows of latent attention, which all kernels are built for."""
+_NO_HEADS = ((0, 0),)
+"""Rare ones of a device: it has those above alone."""
 
 
 class ReleasedTarget:
@@ -55,7 +57,9 @@ class ReleasedTarget:
         heads = _LATENT_HEADS if can.attentions == ("mla",) else _HEADS
         # What tells states of recurrent layers apart is exact in float16 and not in bfloat16.
         dtypes = ("float16",) if can.recurrent_state else ("bfloat16", "float16")
-        return can.replace(dtypes=dtypes, head_dims=heads, max_head_dim=heads[-1][0])
+        return can.replace(
+            dtypes=dtypes, head_dims=heads, max_head_dim=heads[-1][0], rare_head_dims=_NO_HEADS
+        )
 
     @property
     def mode(self) -> Mode:

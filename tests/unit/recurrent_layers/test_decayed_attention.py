@@ -66,7 +66,7 @@ def test_states_and_outputs_are_those_of_the_definition(lengths: tuple[int, ...]
 
 
 def test_heads_decay_apart() -> None:
-    first, second = linear_slopes().tolist()
+    first, second = linear_slopes(content_for(CONFIG)).tolist()
     assert first == pytest.approx(16 * second)
 
 
