@@ -1,6 +1,7 @@
-"""A model of one attention layer with known weights, as sglang runs it.
+"""A model of attention layers with known weights, as sglang runs it: of one, or of several that a
+config names.
 
-The layer is the engine's own `RadixAttention`; queries, keys and values are embeddings whose values
+A layer is the engine's own `RadixAttention`; queries, keys and values are embeddings whose values
 the harness knows (`fuzzgraph.content`), so that outputs can be judged. Projections, norms and
 sampling are left out. Prefill runners look for the layer inside of a model: a breakable or full
 graph holds the transformer body, `model.model`, and runs what surrounds it eagerly; the piecewise
@@ -15,9 +16,9 @@ from typing import Any, Literal
 
 import torch
 
-from fuzzgraph.case import EngineConfig
+from fuzzgraph.case import EngineConfig, attention_layers
 from fuzzgraph.content import Content
-from fuzzgraph.reference.draft_layers import layer_content
+from fuzzgraph.reference.draft_layers import content_of_layer, layer_content
 from fuzzgraph.row_mixing import with_mixed
 from fuzzgraph.targets.offline.demands import (
     demand_computable,
@@ -34,7 +35,7 @@ from fuzzgraph.targets.offline.second_layer import (
 )
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.release import engine_module, has_module
-from fuzzgraph.targets.sglang.sliding_window import FULL_LAYER, WINDOW_LAYER, WindowSlots
+from fuzzgraph.targets.sglang.sliding_window import FULL_LAYER, WindowSlots
 from fuzzgraph.targets.sglang.stubs.fp4_kv import checkpoint_scale, load_scales
 from fuzzgraph.targets.sglang.two_batches import attend_in_halves
 from fuzzgraph.targets.sglang.unified_pool import PageTables
@@ -174,15 +175,16 @@ class AttentionModel:
         self.embed = on_device(content.weights["embed"])
         self.pos_embed = on_device(content.weights["pos_embed"])
         local = {"use_irope": True} if config.attention_chunk_size else {}
-        first = first_layer(config) + self.full_layer
+        self._places = [layer.place for layer in attention_layers(config)]
+        first = self._places[0] if config.layer_types else first_layer(config) + self.full_layer
         self.layer = engine_layer(config, content, device, layer_id=first, **local)
-        self._second: SecondLayer | None = None
         self._maps: WindowSlots | PageTables | None = None
-        if config.swa_window:
-            windowed = {"layer_id": WINDOW_LAYER, "sliding_window_size": config.swa_window}
-            second = layer_content(config, draft_layer, 1)
-            attend = engine_layer(config, second, device, **windowed)
-            self._second = SecondLayer(config, attend, on_device, second)
+        self._others: list[SecondLayer] = []
+        for number, layer in enumerate(attention_layers(config)[1:], 1):
+            windowed = {"sliding_window_size": config.swa_window} if layer.group else {}
+            own = content_of_layer(config, number, draft_layer)
+            attend = engine_layer(config, own, device, layer_id=layer.place, **windowed)
+            self._others.append(SecondLayer(config, attend, on_device, own))
 
     @property
     def _attended_columns(self) -> int:
@@ -191,8 +193,14 @@ class AttentionModel:
 
     @property
     def layers(self) -> tuple[Any, ...]:
-        """The engine's layers, by their numbers."""
-        return (self.layer,) if self._second is None else (self.layer, self._second.attend)
+        """The engine's layers that attend, by their numbers."""
+        found = (self.layer, *(each.attend for each in self._others))
+        return tuple(found[number] for number in self._in_order)
+
+    @property
+    def _in_order(self) -> list[int]:
+        """Which of `case.attention_layers` a model computes one after the other."""
+        return sorted(range(len(self._places)), key=self._places.__getitem__)
 
     def forward(
         self, input_ids: torch.Tensor, positions: torch.Tensor, forward_batch: Any, **_: Any
@@ -212,16 +220,26 @@ class AttentionModel:
     ) -> torch.Tensor:
         """Attention of the tokens' embeddings and the layer behind it; `outputs_in` splits them."""
         _demand_backend()
+        found: dict[int, torch.Tensor] = {}
+        for number in self._in_order:
+            if number:
+                other = self._others[number - 1]
+                found[number] = other.forward(input_ids, positions, forward_batch)
+            else:
+                found[0] = self._attend_first(input_ids, positions, forward_batch)
+        return joined_layers(*(found[number] for number in range(len(found))))
+
+    def _attend_first(
+        self, input_ids: torch.Tensor, positions: torch.Tensor, forward_batch: Any
+    ) -> torch.Tensor:
+        """Of the first layer, with what mixes its rows."""
         q, k, v = self.qkv(input_ids, positions)
         more = self.more(input_ids, positions, forward_batch)
         if self._config.attention == "mla":
             out = self._attend_latent(q, k, forward_batch, **more)
         else:
             out = self.attend_heads(q, k, v, forward_batch, **more)
-        first = with_mixed(out, self._config)
-        if self._second is None:
-            return first
-        return joined_layers(first, self._second.forward(input_ids, positions, forward_batch))
+        return with_mixed(out, self._config)
 
     def attend_heads(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, forward_batch: Any, **more: Any
@@ -248,7 +266,7 @@ class AttentionModel:
         if self._config.virtual_pages:
             tables = allocator.full_v2p_page_table, allocator.swa_v2p_page_table
             self._maps = PageTables(tables, self._config.page_size)
-        elif self._second is not None:
+        elif self._config.swa_window:
             self._maps = WindowSlots(pool.full_to_swa_index_mapping)
 
     def past(self, batch: Batch) -> Iterable[Written]:

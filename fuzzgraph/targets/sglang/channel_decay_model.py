@@ -26,7 +26,7 @@ from fuzzgraph.targets.sglang.attention_model import FORWARD
 from fuzzgraph.targets.sglang.delta_net_model import LAYER, normed
 from fuzzgraph.targets.sglang.hybrid_model import COMPUTED, HybridModel
 from fuzzgraph.targets.sglang.release import engine_module, is_before
-from fuzzgraph.targets.sglang.stubs.hybrid_pools import RECURRENT_LAYER, described_kimi
+from fuzzgraph.targets.sglang.stubs.hybrid_pools import described_kimi
 
 
 class ChannelDecayModel(HybridModel):
@@ -38,17 +38,19 @@ class ChannelDecayModel(HybridModel):
     """Whether prompts hand over gates as rows, as those of GLM-5.3 do, not by heads as Kimi's."""
 
     def kept_states(self, cache: Any) -> dict[str, Any]:
-        return dict(channel_state=cache.temporal[0], channel_conv_state=cache.conv[0][0])
+        return dict(
+            channel_state=cache.temporal[self.number], channel_conv_state=cache.conv[0][self.number]
+        )
 
     def _make_recurrent(self, config: EngineConfig, device: torch.device) -> None:
         on_device, of_model = self.on_device, self.of_model
-        content = content_for(config)
+        content = content_for(config, self.number)
         self.token_inputs = of_model(channel_decay.channel_token_inputs(content))
         self.position_inputs = of_model(channel_decay.channel_position_inputs(LONGEST_ROW))
         self.gates = of_model(channel_decay.channel_gates(content))
         self.betas = of_model(channel_decay.channel_betas())
         self.recurrent = engine_module(LAYER).RadixLinearAttention(
-            layer_id=RECURRENT_LAYER,
+            layer_id=self.place,
             num_q_heads=CHANNEL_HEADS,
             num_k_heads=CHANNEL_HEADS,
             num_v_heads=CHANNEL_HEADS,

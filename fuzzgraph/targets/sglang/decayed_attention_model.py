@@ -27,7 +27,7 @@ from fuzzgraph.targets.sglang.attention_model import FORWARD
 from fuzzgraph.targets.sglang.delta_net_model import normed
 from fuzzgraph.targets.sglang.hybrid_model import COMPUTED, HybridModel
 from fuzzgraph.targets.sglang.release import engine_module
-from fuzzgraph.targets.sglang.stubs.hybrid_pools import RECURRENT_LAYER, described_bailing
+from fuzzgraph.targets.sglang.stubs.hybrid_pools import described_bailing
 
 
 class DecayedAttentionModel(HybridModel):
@@ -37,18 +37,20 @@ class DecayedAttentionModel(HybridModel):
     describe = staticmethod(described_bailing)
 
     def kept_states(self, cache: Any) -> dict[str, Any]:
-        return dict(linear_state=cache.temporal[0])
+        return dict(linear_state=cache.temporal[self.number])
 
     def _make_recurrent(self, config: EngineConfig, device: torch.device) -> None:
         on_device = self.on_device
-        self.token_inputs = on_device(decayed_attention.linear_token_inputs(content_for(config)))
+        self.token_inputs = on_device(
+            decayed_attention.linear_token_inputs(content_for(config, self.number))
+        )
         self.position_inputs = on_device(decayed_attention.linear_position_inputs(LONGEST_ROW))
         self.recurrent = engine_module("sglang.srt.layers.radix_attention").RadixAttention(
             num_heads=LINEAR_HEADS,
             head_dim=LINEAR_WIDTH,
             scaling=LINEAR_WIDTH**-0.5,
             num_kv_heads=LINEAR_HEADS,
-            layer_id=RECURRENT_LAYER,
+            layer_id=self.place,
         )
 
     def _recur(

@@ -13,33 +13,33 @@ from typing import Any
 
 import torch
 
-from fuzzgraph.case import EngineConfig, Mode, attention_outputs
+from fuzzgraph.case import (
+    EngineConfig,
+    Mode,
+    attention_outputs,
+)
 from fuzzgraph.observation import BatchPart, Observation
-from fuzzgraph.ports import GraphEngine, GroupPools, Pools
+from fuzzgraph.ports import GraphEngine, Pools
 from fuzzgraph.row_mixing import mixed_outputs
 from fuzzgraph.targets.sglang import split_backends
 from fuzzgraph.targets.sglang.attention_model import (
     AttentionModel,
-    PrefillModel,
     in_forward_context,
     outputs_in,
 )
-from fuzzgraph.targets.sglang.cross_attention_model import CROSS_LAYER, CrossAttentionModel
 from fuzzgraph.targets.sglang.fields import RANK_COUNTS
 from fuzzgraph.targets.sglang.forward_batch.data_ranks import pad_for_ranks
 from fuzzgraph.targets.sglang.forward_batch.decode import forward_batch
-from fuzzgraph.targets.sglang.hybrid_model import HybridModel
+from fuzzgraph.targets.sglang.judged_pools import judged_pools
 from fuzzgraph.targets.sglang.runner_session import RunnerSession
 from fuzzgraph.targets.sglang.runners.base import RunnerDriver
 from fuzzgraph.targets.sglang.runners.capture import size_of
 from fuzzgraph.targets.sglang.runners.decode import (
     open_decode_runner,
 )
-from fuzzgraph.targets.sglang.stubs.fp4_kv import fp4_planes
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner, model_runner
 from fuzzgraph.targets.sglang.stubs.reservation import reservation
 from fuzzgraph.targets.sglang.stubs.server_args import context_len
-from fuzzgraph.targets.sglang.stubs.sparse_pool import SPARSE_LAYER
 from fuzzgraph.targets.sglang.two_batches import open_backends
 from fuzzgraph.world import Batch
 
@@ -82,94 +82,6 @@ def refused_draft_tokens(config: EngineConfig) -> str | None:
     if "target_verify" in config.modes and context < 2 * config.draft_tokens:
         return f"a context of {context} cannot hold a captured row's drafts"
     return None
-
-
-def judged_pools(runner: ModelRunner) -> Pools:
-    """The engine's own pools, with keys and values, for sessions whose outputs are judged."""
-    kv = runner.token_to_kv_pool
-    windowed = runner.is_hybrid_swa
-    return Pools(
-        req_to_token=runner.req_to_token_pool.req_to_token,
-        kv_planes=_attention_planes(kv),
-        more_groups=(GroupPools(kv_planes=_planes(kv.swa_kv_pool)),) if windowed else (),
-        **_encoder_pools(runner),
-        **judged_states(runner),
-    )
-
-
-def judged_states(runner: ModelRunner) -> dict[str, Any]:
-    """Fields of `Pools` with recurrent states, where the model has such layers."""
-    model = runner.model
-    if isinstance(model, PrefillModel):
-        model = model.model.attention
-    if not isinstance(model, HybridModel):
-        return {}
-    # A slot is cleared when it is given out (MambaPool.alloc up to 0.5.10; clear_slots since).
-    pool = runner.req_to_token_pool.mamba_pool
-    states = model.kept_states(pool.mamba_cache)
-    return {**states, **_judged_rings(pool), "states_committed": True}
-
-
-_COUNTS = {
-    "ring_cursors": ("replayssm_spec_write_pos", "replayssm_write_pos"),
-    "ring_starts": ("replayssm_cache_base",),
-    "ring_flags": ("replayssm_is_flush",),
-}
-"""Field of `Pools` -> its names in the engine's pool of states, by release and mode."""
-_ENTRIES = {
-    "ring_deltas": "replayssm_d",
-    "ring_keys": "replayssm_k",
-    "ring_gates": "replayssm_g",
-    "ring_delta_rests": "replayssm_rawv",
-    "ring_key_rests": "replayssm_rawk",
-}
-
-
-def _judged_rings(pool: Any) -> dict[str, Any]:
-    """Fields of `Pools` for rings beside states that last from step to step.
-
-    Those of KDA's verifies, and up to 0.5.19 of those of gated delta nets, do not: what stays is in
-    the state when a step ends (sglang memory_pool.py, `replayssm_spec_fold`).
-    """
-    counts = {
-        field: tensor
-        for field, names in _COUNTS.items()
-        for name in names
-        if (tensor := getattr(pool, name, None)) is not None
-    }
-    if "ring_cursors" not in counts:
-        return {}
-    entries = {
-        field: tensor[0]
-        for field, name in _ENTRIES.items()
-        if (tensor := getattr(pool.mamba_cache, name, None)) is not None
-    }
-    by_row = getattr(pool, "replayssm_spec_write_pos", None) is not None
-    return {**counts, **entries, "rings_by_row": by_row}
-
-
-def _encoder_pools(runner: ModelRunner) -> dict[str, Any]:
-    """Fields of `Pools` with what encoders left, where a layer attends to it."""
-    if not isinstance(runner.model, CrossAttentionModel):
-        return {}
-    # Slots of both are taken at once, with a prompt (sglang prepare_encoder_info_extend).
-    planes = _planes(runner.token_to_kv_pool, CROSS_LAYER)
-    return {"encoder_in_front": True, "encoder_planes": planes}
-
-
-def _attention_planes(kv: Any) -> tuple[torch.Tensor, ...]:
-    """Of the layer whose output is `attention`."""
-    if hasattr(kv, "index_k_pool"):
-        return _planes(kv.main_pool, SPARSE_LAYER)
-    return _planes(getattr(kv, "full_kv_pool", kv))
-
-
-def _planes(kv: Any, layer: int = 0) -> tuple[torch.Tensor, ...]:
-    if getattr(kv, "is_quantized_kv_cache", False):
-        return fp4_planes(kv, layer)
-    latent = hasattr(kv, "kv_lora_rank")  # one row serves as key and value
-    planes = (kv.kv_buffer[layer],) if latent else (kv.k_buffer[layer], kv.v_buffer[layer])
-    return tuple(plane.view(kv.dtype) for plane in planes)  # FP8 lies there as bytes
 
 
 class DecodeSession(RunnerSession):
@@ -227,7 +139,7 @@ class DecodeSession(RunnerSession):
             self._model_runner.attn_backend = self.backend
             self.runner = self._open_runner(graphs)
         if self._attention is not None:
-            self.pools = judged_pools(self._model_runner)
+            self.pools = judged_pools(self._model_runner, config)
         else:
             self.pools = Pools(req_to_token=self._model_runner.req_to_token_pool.req_to_token)
 

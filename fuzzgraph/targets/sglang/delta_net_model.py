@@ -21,7 +21,6 @@ from fuzzgraph.targets.sglang.hybrid_model import COMPUTED, HybridModel
 from fuzzgraph.targets.sglang.release import engine_module, has_module
 from fuzzgraph.targets.sglang.stubs.hybrid_pools import (
     GDN_BACKEND,
-    RECURRENT_LAYER,
     described_delta_net,
 )
 
@@ -37,7 +36,7 @@ class DeltaNetModel(HybridModel):
     def kept_states(self, cache: Any) -> dict[str, Any]:
         """Up to 0.5.9 fused_sigmoid_gating_recurrent.py has the columns of a value together, and
         those of a key since, both in the shape that the pool gives them."""
-        conv, state = cache.conv[0][0], cache.temporal[0]
+        conv, state = cache.conv[0][self.number], cache.temporal[self.number]
         turned = {"delta_conv_state"}
         if not has_module(GDN_BACKEND):
             turned.add("delta_state")
@@ -48,14 +47,16 @@ class DeltaNetModel(HybridModel):
 
     def _make_recurrent(self, config: EngineConfig, device: torch.device) -> None:
         on_device, of_model = self.on_device, self.of_model
-        self.token_inputs = of_model(delta_rule.delta_token_inputs(content_for(config)))
+        self.token_inputs = of_model(
+            delta_rule.delta_token_inputs(content_for(config, self.number))
+        )
         self.position_inputs = of_model(delta_rule.delta_position_inputs(LONGEST_ROW))
         self.gates = of_model(delta_rule.delta_gates())
         self.betas = of_model(delta_rule.delta_betas())
         a_log = delta_rule.RING_A_LOG if config.state_ring_len else delta_rule.A_LOG
         keys = dict(num_q_heads=delta_rule.KEY_HEADS, num_k_heads=delta_rule.KEY_HEADS)
         self.recurrent = engine_module(LAYER).RadixLinearAttention(
-            layer_id=RECURRENT_LAYER,
+            layer_id=self.place,
             num_v_heads=delta_rule.HEADS,
             head_q_dim=delta_rule.POSITIONS,
             head_k_dim=delta_rule.POSITIONS,

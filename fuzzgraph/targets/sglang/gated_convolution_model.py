@@ -37,14 +37,13 @@ class GatedConvolutionModel(HybridModel):
 
     def kept_states(self, cache: Any) -> dict[str, Any]:
         turned = frozenset({"gated_conv_state"})
-        return dict(gated_conv_state=cache.conv[0][0], transposed_states=turned)
+        return dict(gated_conv_state=cache.conv[0][self.number], transposed_states=turned)
 
     def _make_recurrent(self, config: EngineConfig, device: torch.device) -> None:
         self.columns = self.of_model(torch.eye(VOCAB, GATED_COLUMNS))
-        (layer,) = self.described.linear_layer_ids
         with as_loaded(device, DTYPES[config.dtype]):
-            self.recurrent = engine_module(LFM2_MODEL).Lfm2ShortConv(self.described, layer)
-        gates = gates_before(), gates_behind(), values_between(content_for(config))
+            self.recurrent = engine_module(LFM2_MODEL).Lfm2ShortConv(self.described, self.place)
+        gates = gates_before(), gates_behind(), values_between(content_for(config, self.number))
         with torch.no_grad():
             self.recurrent.in_proj.weight.copy_(torch.cat(gates, dim=1).T)
             self.recurrent.conv_weight.copy_(tap_weights())

@@ -1,12 +1,13 @@
-"""A model of a recurrent layer and a layer of attention, as sglang runs hybrid ones."""
+"""A model of recurrent layers and layers of attention, as sglang runs hybrid ones."""
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
 
-from fuzzgraph.case import EngineConfig
+from fuzzgraph.case import EngineConfig, output_of, recurrent_layers
 from fuzzgraph.content import DTYPES
 from fuzzgraph.targets.sglang.attention_model import AttentionModel, Rope, Written, outputs_in
 from fuzzgraph.world import Batch
@@ -24,12 +25,23 @@ class HybridModel(AttentionModel):
         self._slots: torch.Tensor | None = None
         self.recurrent: Any = None
         """The engine's recurrent layer, once it is open."""
+        self.number = 0
+        """Of the recurrent layer among those of the model."""
+        self.further: list[HybridModel] = []
+        """This model with each further recurrent layer in the place of the first."""
         self._device = device
 
     @property
+    def place(self) -> int:
+        """The recurrent layer's number among all layers, by the engine's description."""
+        return int([*self.described.mamba2_cache_params.layers][self.number])
+
+    @property
     def layers(self) -> tuple[Any, ...]:
-        """The recurrent layer, which is numbered first, and the one of attention."""
-        return (self.recurrent, self.layer)
+        """All layers, by their numbers."""
+        found = {each.place: each.recurrent for each in (self, *self.further)}
+        attends = zip(self.described.full_attention_layer_ids, super().layers, strict=True)
+        return tuple(layer for _, layer in sorted({**found, **dict(attends)}.items()))
 
     @staticmethod
     def describe(config: EngineConfig) -> Any:
@@ -41,7 +53,12 @@ class HybridModel(AttentionModel):
         raise NotImplementedError
 
     def open_layer(self) -> None:
-        """Make the recurrent layer, once the engine has its configuration."""
+        """Make the recurrent layers, once the engine has its configuration."""
+        for number in range(1, recurrent_layers(self._config)):
+            other = copy.copy(self)
+            other.number, other.further = number, []
+            other._make_recurrent(self._config, self._device)
+            self.further.append(other)
         self._make_recurrent(self._config, self._device)
 
     def on_device(self, weight: torch.Tensor) -> torch.Tensor:
@@ -81,10 +98,12 @@ class HybridModel(AttentionModel):
     def attend(
         self, input_ids: torch.Tensor, positions: torch.Tensor, forward_batch: Any
     ) -> torch.Tensor:
-        """Both layers of the tokens' embeddings: attention's columns, then the recurrent ones."""
-        attended = super().attend(input_ids, positions, forward_batch)
-        read = self._recur(input_ids, positions, forward_batch)
-        return torch.cat((attended, read.to(attended.dtype)), dim=-1)
+        """All layers of the tokens' embeddings: attention's columns, then the recurrent ones."""
+        inputs = input_ids, positions, forward_batch
+        reads = [each._recur(*inputs) for each in (self, *self.further)] if self.further else []
+        attended = super().attend(*inputs)
+        reads = reads or [self._recur(*inputs)]
+        return torch.cat((attended, *(read.to(attended.dtype) for read in reads)), dim=-1)
 
 
 def split_recurrent(
@@ -96,6 +115,14 @@ def split_recurrent(
         output: what the recurrent layer's output is called.
         columns: of that output.
     """
-    shown = handed_out.next_token_logits
-    attended = type(handed_out)(next_token_logits=shown[:, :-columns].contiguous())
-    return {**outputs_in(attended, config), output: shown[:, -columns:].clone()}
+    shown, count = handed_out.next_token_logits, recurrent_layers(config)
+    own = count * columns
+    attended = type(handed_out)(next_token_logits=shown[:, :-own].contiguous())
+    parts = enumerate(shown[:, -own:].split(columns, dim=1))
+    read = {output_of(output, number): part.clone() for number, part in parts}
+    return {**outputs_in(attended, config), **read}
+
+
+def recurrent_names(output: str, config: EngineConfig) -> tuple[str, ...]:
+    """Outputs of all recurrent layers, by that of the first."""
+    return tuple(output_of(output, number) for number in range(recurrent_layers(config)))

@@ -22,7 +22,6 @@ from fuzzgraph.targets.sglang.hybrid_model import COMPUTED, HybridModel
 from fuzzgraph.targets.sglang.release import engine_module, has_module
 from fuzzgraph.targets.sglang.stubs.hybrid_pools import (
     MAMBA_HEADS,
-    RECURRENT_LAYER,
     described_mamba2,
 )
 from fuzzgraph.world import VOCAB
@@ -42,7 +41,7 @@ class Mamba2Model(HybridModel):
         return (self.layer,)
 
     def kept_states(self, cache: Any) -> dict[str, Any]:
-        conv, state = cache.conv[0][0], cache.temporal[0]
+        conv, state = cache.conv[0][self.number], cache.temporal[self.number]
         turned = frozenset({"conv_state"})
         return dict(state=state.flatten(1), conv_state=conv, transposed_states=turned)
 
@@ -61,7 +60,7 @@ class Mamba2Model(HybridModel):
             )
         mixer = self.mixer
         with torch.no_grad():
-            mixer.in_proj.weight.copy_(in_projection(config, MAMBA_HEADS))
+            mixer.in_proj.weight.copy_(in_projection(config, MAMBA_HEADS, self.number))
             mixer.conv1d.weight.copy_(conv_weights()[:, None])
             mixer.A.copy_(decays(MAMBA_HEADS))
             mixer.D.fill_(1.0)
@@ -79,7 +78,7 @@ class Mamba2Model(HybridModel):
             mixer=self.mixer,
             hidden_states=hidden,
             output=out,
-            layer_id=RECURRENT_LAYER,
+            layer_id=self.place,
             forward_batch=forward_batch,
             use_triton_causal_conv=True,  # as Nemotron-H calls it
         )

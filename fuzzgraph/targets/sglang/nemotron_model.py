@@ -18,14 +18,13 @@ from fuzzgraph.targets.offline.demands import demand_lookup, demand_size
 from fuzzgraph.targets.offline.package import call_with_known
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.attention_model import FORWARD
-from fuzzgraph.targets.sglang.hybrid_model import COMPUTED
+from fuzzgraph.targets.sglang.hybrid_model import COMPUTED, HybridModel
 from fuzzgraph.targets.sglang.mamba2_model import Mamba2Model
 from fuzzgraph.targets.sglang.release import engine_module
 from fuzzgraph.targets.sglang.stubs.hybrid_pools import described_nemotron
 from fuzzgraph.world import VOCAB
 
 NEMOTRON = "sglang.srt.models.nemotron_h"
-_MIXER_LAYER = 1
 
 
 class NemotronModel(Mamba2Model):
@@ -33,13 +32,11 @@ class NemotronModel(Mamba2Model):
 
     describe = staticmethod(described_nemotron)
 
-    @property
-    def layers(self) -> tuple[Any, ...]:
-        return (self.layer, self.recurrent)
+    layers = HybridModel.layers
 
     def _make_recurrent(self, config: EngineConfig, device: torch.device) -> None:
         super()._make_recurrent(config, device)
-        self.recurrent = _layer_around(self.mixer)
+        self.recurrent = _layer_around(self.mixer, self.place)
 
     def _recur(
         self, input_ids: torch.Tensor, positions: torch.Tensor, forward_batch: Any
@@ -72,12 +69,12 @@ class _NoBoundary:
         yield Stub(skips_reduction=False, finish=lambda hidden: hidden)
 
 
-def _layer_around(mixer: Any) -> Any:
+def _layer_around(mixer: Any, place: int) -> Any:
     """The engine's layer, which hands its input on to the mixer."""
     kind = engine_module(NEMOTRON).NemotronHMambaDecoderLayer
     layer = kind.__new__(kind)
     torch.nn.Module.__init__(layer)
-    layer.layer_id, layer.mixer = _MIXER_LAYER, mixer
+    layer.layer_id, layer.mixer = place, mixer
     # By release.
     layer.norm, layer.boundary = torch.nn.Identity(), _NoBoundary()
     layer.layer_communicator = Stub(should_fuse_mlp_allreduce_with_next_layer=lambda _: False)

@@ -21,16 +21,36 @@ import torch
 
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.targets.offline.package import call_with_known
+from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.release import engine_module, has_module
 from fuzzgraph.world import Batch, IntArray
 
-FULL_LAYER, WINDOW_LAYER = 0, 1
+FULL_LAYER = 0
+_MODELS = "sglang.srt.configs.model_config"
+_ARCHITECTURE = "GptOssForCausalLM"
+"""A model whose configuration names the kind of each layer, in every release."""
 _POOL = "sglang.srt.mem_cache.swa_memory_pool"
 _ALLOCATOR = "sglang.srt.mem_cache.allocator.swa"
 
 
+def layers_of_kinds(config: EngineConfig) -> dict[str, list[int]]:
+    """Numbers of the layers behind the window and of those that see all keys, as the engine's model
+    configuration finds them and hands them to its pools."""
+    described = Stub(
+        num_hidden_layers=len(config.layer_types) or 2,
+        layer_types=config.layer_types or ("full_attention", "sliding_attention"),
+    )
+    windowed, full = call_with_known(
+        engine_module(_MODELS).get_hybrid_layer_ids,
+        model_architectures=[_ARCHITECTURE],
+        num_hidden_layers=described.num_hidden_layers,
+        hf_text_config=described,
+    )
+    return {"swa_attention_layer_ids": windowed, "full_attention_layer_ids": full}
+
+
 def window_pool(config: EngineConfig, slots: int, **common: Any) -> Any:
-    """The engine's hybrid KV pool, with one layer of each kind.
+    """The engine's hybrid KV pool, with the layers of both kinds.
 
     Args:
         slots: of each of its two pools.
@@ -42,8 +62,7 @@ def window_pool(config: EngineConfig, slots: int, **common: Any) -> Any:
     return kind(
         size=slots,
         size_swa=slots,
-        full_attention_layer_ids=[FULL_LAYER],
-        swa_attention_layer_ids=[WINDOW_LAYER],
+        **layers_of_kinds(config),
         head_num=config.num_kv_heads,
         head_dim=config.head_dim,
         v_head_dim=config.v_head_dim,

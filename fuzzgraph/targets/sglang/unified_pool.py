@@ -26,7 +26,7 @@ from fuzzgraph.errors import NotInRelease
 from fuzzgraph.targets.offline.cuda_on_cpu import tensors_claim_cuda
 from fuzzgraph.targets.offline.storage_offsets import OffsetsFromAllocation
 from fuzzgraph.targets.sglang.release import engine_module, has_module
-from fuzzgraph.targets.sglang.sliding_window import FULL_LAYER, WINDOW_LAYER
+from fuzzgraph.targets.sglang.sliding_window import layers_of_kinds
 from fuzzgraph.world import RESERVED_PAGE, TRAPS, Batch, IntArray
 
 _POOL = "sglang.srt.mem_cache.unified_memory_pool"
@@ -53,6 +53,9 @@ def refused_virtual_pages(config: EngineConfig, can: Capabilities) -> str | None
         return "virtual_pages=True needs layers of two kinds: swa_window must be positive"
     if config.spec_topk > 1:
         return f"kv_cache_hook.py refuses spec_topk={config.spec_topk} with virtual_pages"
+    counts = {config.layer_types.count(kind) for kind in set(config.layer_types)}
+    if len(counts) > 1:
+        return "pages of both kinds must be of one size here: layer_types needs as many of each"
     content = content_for(config)
     for shape in content.plane_shapes:
         row = int(np.prod(shape)) * content.storage_dtype.itemsize
@@ -95,9 +98,10 @@ def unified_pools(
     heads = dict(
         head_num=config.num_kv_heads, head_dim=config.head_dim, v_head_dim=config.v_head_dim
     )
+    kinds = layers_of_kinds(config)
     entry = module.MHASubPoolSpec(
         name="full",
-        layer_num=1,
+        layer_num=len(kinds["full_attention_layer_ids"]),
         grow_direction="down",
         store_dtype=module._store_dtype_for(dtype),
         kv_cache_dtype=dtype,
@@ -111,9 +115,8 @@ def unified_pools(
             **{f"swa_{name}": value for name, value in heads.items()},
             page_size=config.page_size,
             start_layer=0,
-            end_layer=2,
-            swa_attention_layer_ids=[WINDOW_LAYER],
-            full_attention_layer_ids=[FULL_LAYER],
+            end_layer=sum(map(len, kinds.values())),
+            **kinds,
             total_bytes=slots * entry,
             enable_memory_saver=False,
             need_sort=False,

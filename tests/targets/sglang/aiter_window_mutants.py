@@ -18,7 +18,7 @@ class _Mended(BackendSession):
     rows of a graph (reports/findings/sglang-aiter-unified-decode-qo-indptr.md)."""
 
     def _open_backend(self, runner: Any) -> Any:
-        runner.model._second.attend.sliding_window_size += 1  # of which the backend takes one
+        runner.model._others[0].attend.sliding_window_size += 1  # of which the backend takes one
         backend = super()._open_backend(runner)
         offsets = backend.qo_indptr_unified_decode
         count = 1 + max(len(offsets), *self._config.capture_bs)
@@ -33,7 +33,7 @@ class _WindowOfAllKeys(_Mended):
 
     def _open_backend(self, runner: Any) -> Any:
         backend = super()._open_backend(runner)
-        runner.model._second.attend.sliding_window_size = 1 << 10
+        runner.model._others[0].attend.sliding_window_size = 1 << 10
         return backend
 
 

@@ -32,7 +32,7 @@ class _ShortWindow(BackendSession):
     """The window of w tokens is taken for one of w - 1."""
 
     def _open_backend(self, runner: Any) -> Any:
-        runner.model._second.attend.sliding_window_size -= 1
+        runner.model._others[0].attend.sliding_window_size -= 1
         return super()._open_backend(runner)
 
 

@@ -283,6 +283,8 @@ class BackendTarget(SglangTarget):
         has |= dict(backend.more)
         has["swa_window"] = backend.windows
         has["virtual_pages"] = backend.windows and backend.unified
+        names_layers = backend.windows and mode in ("decode", "target_verify")
+        has["layer_types"] = names_layers and not missing
         has["attention_chunks"] = backend.chunks
         has["logit_caps"] = LOGIT_CAPS if backend.caps else (0,)
         has["two_batch_overlap"] = not (missing or backend.chunks or has.get("encoder_only"))

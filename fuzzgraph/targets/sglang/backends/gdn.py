@@ -36,7 +36,7 @@ from fuzzgraph.targets.sglang.delta_net_model import LAYER, DeltaNetModel
 from fuzzgraph.targets.sglang.excuses.decode import HYBRID_VERIFY_EXCUSES
 from fuzzgraph.targets.sglang.forward_batch.committed_states import COMMITS_SINCE, commit_states
 from fuzzgraph.targets.sglang.forward_batch.taken_states import take_slots
-from fuzzgraph.targets.sglang.hybrid_model import HybridModel, split_recurrent
+from fuzzgraph.targets.sglang.hybrid_model import HybridModel, recurrent_names, split_recurrent
 from fuzzgraph.targets.sglang.release import (
     SGLANG,
     demand_release,
@@ -45,7 +45,7 @@ from fuzzgraph.targets.sglang.release import (
     is_before,
     release,
 )
-from fuzzgraph.targets.sglang.stubs.hybrid_pools import GDN_BACKEND, QWEN
+from fuzzgraph.targets.sglang.stubs.hybrid_pools import GDN_BACKEND, QWEN, refused_period
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 from fuzzgraph.targets.sglang.target import SglangTarget
 from fuzzgraph.world import Batch
@@ -234,7 +234,8 @@ class DeltaNetSession(TritonSession):
                 commit_states(batch, self._model_runner)
 
     def promised_outputs(self, mode: Mode) -> tuple[str, ...]:
-        return (*super().promised_outputs(mode), *(() if mode == "idle" else (self.output,)))
+        own = () if mode == "idle" else recurrent_names(self.output, self._config)
+        return (*super().promised_outputs(mode), *own)
 
     def named_outputs(self, outputs: Any) -> dict[str, torch.Tensor]:
         return split_recurrent(outputs, self._config, self.output, self.columns)
@@ -252,6 +253,8 @@ class RecurrentTarget(SglangTarget):
     """Of the release, where the recurrent layer and its description lie."""
     positions = POSITIONS
     """That the recurrent layer tells apart."""
+    periodic = True
+    """Whether a description says no more of layers than every how many of them sees all keys."""
 
     def refused(self, config: EngineConfig) -> str | None:
         if not config.recurrent_state:
@@ -259,6 +262,8 @@ class RecurrentTarget(SglangTarget):
         if config.max_context_len > self.positions:
             longest = f"max_context_len={config.max_context_len}"
             return f"{longest} is more than the {self.positions} positions of a row"
+        if self.periodic and (period := refused_period(config)):
+            return period
         return super().refused(config)
 
     def unserved(self, config: EngineConfig) -> str | None:

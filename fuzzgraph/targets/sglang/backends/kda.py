@@ -34,6 +34,7 @@ class ChannelDecayTarget(DeltaNetTarget):
     session = ChannelDecaySession
     recurrent_modules = (KIMI, LAYER, KDA_BACKEND)
     positions = CHANNELS
+    periodic = False
     rings = MappingProxyType({"state_rings": True})
     since = MappingProxyType(
         {

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -87,6 +87,11 @@ class Mamba2Target(DeltaNetTarget):
     also_stood_in_for = ("the number of cores",)
     recurrent_modules = (FALCON, MIXER)
     ranks = rings = MappingProxyType({})
+
+    def __init__(self, name: str, mode: Literal["decode", "target_verify"]) -> None:
+        super().__init__(name, mode)
+        # Each layer of Falcon-H1 has both kinds of attention.
+        self.capabilities = self.capabilities.replace(layer_types=False)
 
     def refused(self, config: EngineConfig) -> str | None:
         if 0 < config.state_track_interval < CONV_WIDTH:

@@ -28,10 +28,10 @@ from fuzzgraph.targets.sglang.backends import fa3, triton, trtllm_mha
 from fuzzgraph.targets.sglang.backends.attention_backend import open_backend
 from fuzzgraph.targets.sglang.backends.draft_extend import DraftExtendSession, DraftExtendTarget
 from fuzzgraph.targets.sglang.backends.recording import watched
-from fuzzgraph.targets.sglang.decode_session import judged_pools
 from fuzzgraph.targets.sglang.draft_model import DraftModel
 from fuzzgraph.targets.sglang.excuses.drafts import LAYERS_EXCUSES, OWN_INPUTS_EXCUSES
 from fuzzgraph.targets.sglang.forward_batch.decode import engine_tensor
+from fuzzgraph.targets.sglang.judged_pools import judged_pools
 from fuzzgraph.targets.sglang.release import engine_module, is_before
 from fuzzgraph.targets.sglang.runners.draft_cuda_graph_runners import DraftRunnerDriver
 from fuzzgraph.targets.sglang.runners.eagle_draft import DraftTarget
@@ -109,7 +109,7 @@ class LayersSession(DraftExtendSession):
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        planes = (judged_pools(layer.runner).groups for layer in self._layers[1:])
+        planes = (judged_pools(layer.runner, self._config).groups for layer in self._layers[1:])
         shared = tuple(
             tuple(replace(group, req_to_token=None) for group in groups) for groups in planes
         )

@@ -66,6 +66,7 @@ class ShortConvTarget(DeltaNetTarget):
 
     layer = "short convolution"
     session = ShortConvSession
+    periodic = False
     also_stood_in_for: tuple[str, ...] = ("the number of cores",)
     recurrent_modules = (LFM2, LFM2_MODEL, _BACKEND)
     ranks = rings = MappingProxyType({})

@@ -91,6 +91,7 @@ class FullPrefillTarget(SglangTarget):
         max_head_dim=16,
         max_tp_size=4,
         swa_window=True,
+        layer_types=True,
         images=True,
         prefix_by_group=False,
         row_mixings=ROW_MIXINGS,

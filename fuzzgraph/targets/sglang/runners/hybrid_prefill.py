@@ -45,10 +45,10 @@ from fuzzgraph.targets.sglang.forward_batch.prefill import (
     state_chunk,
     told_track_lens,
 )
-from fuzzgraph.targets.sglang.hybrid_model import HybridModel, split_recurrent
+from fuzzgraph.targets.sglang.hybrid_model import HybridModel, recurrent_names, split_recurrent
 from fuzzgraph.targets.sglang.mamba2_model import MIXER, Mamba2Model
 from fuzzgraph.targets.sglang.nemotron_model import NEMOTRON, NemotronModel
-from fuzzgraph.targets.sglang.release import demand_release
+from fuzzgraph.targets.sglang.release import demand_release, is_before
 from fuzzgraph.targets.sglang.runners.prefill import PrefillTarget
 from fuzzgraph.targets.sglang.runners.prefill_cuda_graph_runner import BREAKABLE, PrefillKind
 from fuzzgraph.targets.sglang.runners.prefill_session import PrefillSession
@@ -157,7 +157,8 @@ class DeltaNetPrefillSession(PrefillSession):
         }
 
     def promised_outputs(self, mode: Mode) -> tuple[str, ...]:
-        return () if mode == "idle" else (*super().promised_outputs(mode), self.output)
+        own = () if mode == "idle" else recurrent_names(self.output, self._config)
+        return (*super().promised_outputs(mode), *own)
 
     def named_outputs(self, outputs: Any) -> dict[str, torch.Tensor]:
         return split_recurrent(outputs, self._config, self.output, self.columns)
@@ -243,6 +244,8 @@ class DeltaNetPrefillTarget(RecurrentTarget, PrefillTarget):
     state_chunk = STATE_CHUNK
     """Tokens of a chunk of its kernels."""
     stood_in = STOOD_IN
+    several = True
+    """Whether models have layers that only recur, and several of them."""
     data_ranks = True
     """Whether it is driven beside data-parallel ranks, where its graphs are."""
 
@@ -259,6 +262,7 @@ class DeltaNetPrefillTarget(RecurrentTarget, PrefillTarget):
             row_mixings=("none",),
             recurrent_state=True,
             recurrent_only=True,
+            layer_types=self.several,
             state_tracking=True,
             prefix_branches=True,
             state_chunk=self.state_chunk,
@@ -277,6 +281,7 @@ class ChannelDecayPrefillTarget(DeltaNetPrefillTarget):
 
     layer = "KDA"
     session = ChannelDecayPrefillSession
+    periodic = False
     recurrent_modules = (KIMI, LAYER, KDA_BACKEND)
 
     def modules(self) -> tuple[str, ...]:
@@ -305,11 +310,17 @@ class Mamba2PrefillTarget(DeltaNetPrefillTarget):
 
     layer = "Mamba2"
     session = Mamba2PrefillSession
+    periodic = False
     recurrent_modules: tuple[str, ...] = (NEMOTRON_DESCRIPTION, MIXER, NEMOTRON)
     dtypes = _ANY_DTYPE
     state_chunk = MAMBA_CHUNK
     stood_in = "norms around the recurrent layer"
     data_ranks = False  # the mixer takes its width from a flag of the engine's groups
+
+    def unserved(self, config: EngineConfig) -> str | None:
+        if config.layer_types[:1] == ("linear_attention",) and is_before((0, 5, 18)):
+            return "up to 0.5.17 triton_backend.py asks the KV pool for values of layer 0"
+        return super().unserved(config)
 
     def modules(self) -> tuple[str, ...]:
         demand_release((0, 5, 10), "breaks no prefills at Mamba2", self.name)
@@ -325,6 +336,7 @@ class FalconPrefillTarget(Mamba2PrefillTarget):
 
     layer = "Falcon-H1"
     session = FalconPrefillSession
+    several = False
     recurrent_modules = (FALCON, MIXER)
     state_chunk = FALCON_CHUNK
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from fuzzgraph.case import EngineConfig, Mode
+from fuzzgraph.case import EngineConfig, Mode, attention_outputs
 from fuzzgraph.errors import NotInRelease
 from fuzzgraph.observation import Field, Observation, PaddingRule
 from fuzzgraph.ports import GraphEngine
@@ -22,10 +22,10 @@ from fuzzgraph.targets.sglang.attention_model import (
     outputs_in,
 )
 from fuzzgraph.targets.sglang.backends.triton import triton_backend
-from fuzzgraph.targets.sglang.decode_session import judged_pools
 from fuzzgraph.targets.sglang.forward_batch.gathered_tokens import load_model_runner
 from fuzzgraph.targets.sglang.forward_batch.prefill import prefill_batch
 from fuzzgraph.targets.sglang.image_model import with_images
+from fuzzgraph.targets.sglang.judged_pools import judged_pools
 from fuzzgraph.targets.sglang.release import is_before
 from fuzzgraph.targets.sglang.runner_session import RunnerSession
 from fuzzgraph.targets.sglang.runners.prefill_cuda_graph_runner import (
@@ -149,7 +149,7 @@ class PrefillSession(RunnerSession):
             self.watch(self.backend, graphs)
             self._attention.use(runner.token_to_kv_pool, runner.token_to_kv_pool_allocator)
             self.runner = PrefillRunnerDriver(kind, runner, config, graphs, self.remember)
-        self.pools = judged_pools(runner)
+        self.pools = judged_pools(runner, config)
 
     # What subclasses answer
 
@@ -193,7 +193,9 @@ class PrefillSession(RunnerSession):
         }
 
     def promised_outputs(self, mode: Mode) -> tuple[str, ...]:
-        return () if mode == "idle" else ("attention", *mixed_outputs(self._config))
+        if mode == "idle":
+            return ()
+        return (*attention_outputs(self._config), *mixed_outputs(self._config))
 
     def graph_key(self) -> int:
         """Tokens of the graph."""

@@ -9,7 +9,7 @@ by side. So shapes and dtypes of states follow from the engine's own rules.
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -29,7 +29,6 @@ from fuzzgraph.targets.sglang.release import engine_module
 from fuzzgraph.world import FIRST_ROW
 
 __all__ = [
-    "RECURRENT_LAYER",
     "described_bailing",
     "described_delta_net",
     "described_kimi",
@@ -37,10 +36,10 @@ __all__ = [
     "described_mamba2",
     "described_nemotron",
     "hybrid_kv_pool",
+    "refused_period",
     "state_pool",
 ]
 
-RECURRENT_LAYER = 0
 QWEN, FALCON = "sglang.srt.configs.qwen3_next", "sglang.srt.configs.falcon_h1"
 KIMI, BAILING = "sglang.srt.configs.kimi_linear", "sglang.srt.configs.bailing_hybrid"
 LFM2 = "sglang.srt.configs.lfm2"
@@ -75,6 +74,34 @@ def _attention(config: EngineConfig) -> dict[str, Any]:
     )
 
 
+def _named(
+    config: EngineConfig, full: str, linear: str, first: Literal["full", "linear"]
+) -> list[str]:
+    """The layers by the names that a description gives them.
+
+    Args:
+        first: which of the two a model begins with where the config names none.
+    """
+    names = {"full_attention": full, "linear_attention": linear}
+    if config.layer_types:
+        return [names[kind] for kind in config.layer_types]
+    return [full, linear] if first == "full" else [linear, full]
+
+
+def layer_period(config: EngineConfig) -> int:
+    """Every how many layers one sees all keys, where a description says no more than that."""
+    return 1 + config.layer_types.index("full_attention") if config.layer_types else 2
+
+
+def refused_period(config: EngineConfig) -> str | None:
+    """Why such a description cannot say the config's layers; None if it can."""
+    period = layer_period(config)
+    for place, kind in enumerate(config.layer_types, 1):
+        if (kind == "full_attention") != (place % period == 0):
+            return f"layer_types has no full_attention at exactly every {period} layers"
+    return None
+
+
 def described_mamba2(config: EngineConfig) -> Any:
     """The engine's description of a model whose layer has Mamba2 beside attention."""
     return engine_module(FALCON).FalconH1Config(
@@ -97,7 +124,7 @@ def described_nemotron(config: EngineConfig) -> Any:
     """
     return engine_module(NEMOTRON_DESCRIPTION).NemotronHConfig(
         architectures=["NemotronHForCausalLM"],
-        layers_block_type=["attention", "mamba"],
+        layers_block_type=_named(config, full="attention", linear="mamba", first="full"),
         mamba_num_heads=MAMBA_HEADS,
         mamba_head_dim=STATE_WIDTH // MAMBA_HEADS,
         mamba_n_groups=1,
@@ -113,8 +140,8 @@ def described_delta_net(config: EngineConfig) -> Any:
     """The engine's description of a model with a gated delta net and a layer of attention."""
     return engine_module(QWEN).Qwen3NextConfig(
         architectures=["Qwen3NextForCausalLM"],
-        num_hidden_layers=2,
-        full_attention_interval=2,
+        num_hidden_layers=len(config.layer_types) or 2,
+        full_attention_interval=layer_period(config),
         linear_conv_kernel_dim=CONV_WIDTH,
         linear_key_head_dim=delta_rule.POSITIONS,
         linear_value_head_dim=delta_rule.HEAD_WIDTH,
@@ -130,12 +157,13 @@ def described_kimi(config: EngineConfig) -> Any:
     The attention of Kimi Linear is latent; one with keys and values in its place takes the same
     backend beside KDA's, and is what other targets judge.
     """
+    named = _named(config, full="full", linear="kda", first="linear")
     return engine_module(KIMI).KimiLinearConfig(
         architectures=["KimiLinearForCausalLM"],
-        num_hidden_layers=2,
-        linear_attn_config={
-            "kda_layers": [RECURRENT_LAYER + 1],  # counted from 1
-            "full_attn_layers": [2],
+        num_hidden_layers=len(named),
+        linear_attn_config={  # counted from 1
+            "kda_layers": [place for place, kind in enumerate(named, 1) if kind == "kda"],
+            "full_attn_layers": [place for place, kind in enumerate(named, 1) if kind != "kda"],
             "num_heads": channel_decay.CHANNEL_HEADS * config.attn_tp_size,
             "head_dim": channel_decay.CHANNELS,
             "short_conv_kernel_size": CONV_WIDTH,
@@ -152,8 +180,8 @@ def described_bailing(config: EngineConfig) -> Any:
     """
     return engine_module(BAILING).BailingHybridConfig(
         architectures=["BailingMoeV2_5ForCausalLM"],
-        num_hidden_layers=2,
-        layer_group_size=2,
+        num_hidden_layers=len(config.layer_types) or 2,
+        layer_group_size=layer_period(config),
         **{
             **_attention(config),
             "num_attention_heads": decayed_attention.LINEAR_HEADS,
@@ -168,11 +196,12 @@ def described_lfm2(config: EngineConfig) -> Any:
     Attention is numbered first, of which Triton's backend asks the values of layer 0 up to 0.5.17.
     """
     attention = {**_attention(config), "hidden_size": GATED_COLUMNS}
+    named = _named(config, full="full_attention", linear="conv", first="full")
     del attention["head_dim"]  # it has none; the pool of keys has its size from the config
     return engine_module(LFM2).Lfm2Config(
         architectures=["Lfm2ForCausalLM"],
-        num_hidden_layers=2,
-        layer_types=["full_attention", "conv"],
+        num_hidden_layers=len(named),
+        layer_types=named,
         conv_L_cache=GATED_TAPS,
         **attention,
     )
@@ -241,7 +270,7 @@ def hybrid_kv_pool(
     if config.v_head_dim != config.head_dim:
         pool.full_kv_pool = pools.MHATokenToKVPool(
             slots,
-            layer_num=1,
+            layer_num=len(described.full_attention_layer_ids),
             enable_memory_saver=False,
             v_head_dim=config.v_head_dim,
             **shape,

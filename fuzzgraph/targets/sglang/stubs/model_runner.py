@@ -114,9 +114,10 @@ def _hf_config(config: EngineConfig) -> Any:
 
 
 def _layers(config: EngineConfig) -> int:
-    """One for each kind: behind a window, over the tokens of an encoder, or beside one that selects
-    blocks of its keys."""
-    return len(group_configs(config)) + (config.max_encoder_len > 0) + (config.index_block > 0)
+    """Those that the config names, else one for each kind: behind a window, over the tokens of an
+    encoder, or beside one that selects blocks of its keys."""
+    kinds = len(config.layer_types or group_configs(config))
+    return kinds + (config.max_encoder_len > 0) + (config.index_block > 0)
 
 
 def latent_widths(config: EngineConfig) -> dict[str, int]:
