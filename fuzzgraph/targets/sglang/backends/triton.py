@@ -74,6 +74,9 @@ _SMALL = (
 
 _TAKEN_WIDTHS = ((576, 512), (288, 256))
 """Columns of a latent row and of its value that the decode kernel knows by their number."""
+_MODELS_WIDTHS = ((128, 128), (192, 128), (96, 96))
+"""Columns of a key and of a value that models have: a power of two; those of DeepSeek's prompts,
+which the extend kernel knows by their number; and no power of two."""
 
 
 def _refused_widths(config: EngineConfig) -> str | None:
@@ -97,6 +100,7 @@ OF_ONE_RANK: Mapping[str, Any] = MappingProxyType({
     "capture_beyond_pool": False, "swa_window": False, "virtual_pages": False,
     "row_mixings": ("none",), "later_stages": False, "two_batch_overlap": False,
     "backends_beside": ("none",), "platforms": ("cuda",), "logit_caps": (0,),
+    "rare_head_dims": ((0, 0),),
 })  # fmt: skip
 """Capabilities of a target with another layer beside attention, which no other rank shares."""
 
@@ -131,9 +135,11 @@ class TritonTarget(SglangTarget):
             capture_beyond_pool=True,
             row_mixings=ROW_MIXINGS,
             attentions=(attention,),
+            rare_head_dims=_MODELS_WIDTHS if attention == "mha" else _TAKEN_WIDTHS,
             min_rope_dim=_ROPE,
             swa_window=attention == "mha",
             virtual_pages=attention == "mha",
+            layer_types=attention == "mha",
             prefix_by_group=False,
             later_stages=mode == "decode",
             two_batch_overlap=True,
