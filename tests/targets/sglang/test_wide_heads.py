@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fuzzgraph.case import Case
+from fuzzgraph.case import Case, EngineConfig
 from tests.targets.sglang.released import Workers, decode_case, generated
 
 _NEWEST = "0.5.23"
@@ -74,10 +74,14 @@ def test_a_wrong_tile_shows_in_wide_heads_alone(
 
 @pytest.mark.parametrize("target", ["sglang-triton", "sglang-triton-verify", "sglang-triton-mla"])
 def test_generated_cases_of_wide_heads_are_silent(workers: Workers, target: str) -> None:
-    # Windows of decodes and masks of branches have findings of their own (reports/findings).
+    # Windows of decodes, and verifies with branches or beside ranks, have findings of their own
+    # with heads of any width (reports/findings).
+    beside = ("swa_window", "spec_topk", "dp_size")
+    plain = EngineConfig()
     drawn = generated(
         target,
-        lambda config: config.head_dim > 64 and not config.swa_window and config.spec_topk == 1,
+        lambda config: config.head_dim > 64
+        and all(getattr(config, name) == getattr(plain, name) for name in beside),
         blocks=8, each=100, enough=4,
     )[:4]  # fmt: skip
     assert len(drawn) == 4
