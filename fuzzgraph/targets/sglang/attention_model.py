@@ -223,8 +223,8 @@ class AttentionModel:
         found: dict[int, torch.Tensor] = {}
         for number in self._in_order:
             if number:
-                other = self._others[number - 1]
-                found[number] = other.forward(input_ids, positions, forward_batch)
+                given = self._others[number - 1], input_ids, positions, forward_batch
+                found[number] = self._attend_other(*given)
             else:
                 found[0] = self._attend_first(input_ids, positions, forward_batch)
         return joined_layers(*(found[number] for number in range(len(found))))
@@ -240,6 +240,12 @@ class AttentionModel:
         else:
             out = self.attend_heads(q, k, v, forward_batch, **more)
         return with_mixed(out, self._config)
+
+    def _attend_other(
+        self, other: SecondLayer, input_ids: torch.Tensor, positions: torch.Tensor, batch: Any
+    ) -> torch.Tensor:
+        """Of a layer that is not the first."""
+        return other.forward(input_ids, positions, batch)
 
     def attend_heads(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, forward_batch: Any, **more: Any

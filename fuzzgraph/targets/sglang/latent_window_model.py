@@ -1,4 +1,4 @@
-"""Two layers of latent attention, one of them behind a window, as a Dots model has them.
+"""Layers of latent attention, some of them behind a window, as a Dots model has them.
 
 The engine's model stores a token's row by itself, with the slots that its own `_get_kv_write_loc`
 gives, and lets a layer behind the window attend by `forward_swa_mla_absorbed` of the backend, past
@@ -14,7 +14,7 @@ import torch
 
 from fuzzgraph.row_mixing import with_mixed
 from fuzzgraph.targets.offline.demands import demand_computable, demand_size
-from fuzzgraph.targets.offline.second_layer import SecondLayer, joined_layers
+from fuzzgraph.targets.offline.second_layer import SecondLayer
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.attention_model import FORWARD, AttentionModel, latent_parts
 from fuzzgraph.targets.sglang.release import engine_module
@@ -27,50 +27,38 @@ _WHAT = "what attention computed"
 
 
 class LatentWindowModel(AttentionModel):
-    """A layer over all latent rows, and one over those within the window."""
+    """Layers over all latent rows, and layers over those within the window."""
 
-    def attend(
+    def _attend_first(
         self, input_ids: torch.Tensor, positions: torch.Tensor, forward_batch: Any
     ) -> torch.Tensor:
         q, k, _ = self.qkv(input_ids, positions)
-        first = with_mixed(self._attend_stored(q, k, forward_batch), self._config)
-        assert isinstance(self._second, SecondLayer)
-        q, k, _ = self._second.qkv(input_ids, positions)
-        return joined_layers(first, self._attend_windowed(q, k, forward_batch))
+        return with_mixed(self._attend_stored(self.layer, q, k, forward_batch), self._config)
 
-    def _attend_stored(self, q: torch.Tensor, k: torch.Tensor, forward_batch: Any) -> torch.Tensor:
-        """The layer that sees all rows."""
-        q_nope, q_rope, k_nope, k_rope = latent_parts(q, k, self._config)
-        _store(self.layer, k_nope, k_rope, forward_batch, windowed=False)
-        out = self.layer(
-            q_nope,
-            k_nope,
-            k_nope,
-            forward_batch,
-            q_rope=q_rope,
-            k_rope=k_rope,
-            save_kv_cache=False,
-        )
-        return self._checked(out, len(q))
-
-    def _attend_windowed(
-        self, q: torch.Tensor, k: torch.Tensor, forward_batch: Any
+    def _attend_other(
+        self, other: SecondLayer, input_ids: torch.Tensor, positions: torch.Tensor, batch: Any
     ) -> torch.Tensor:
-        """The layer behind the window."""
-        assert isinstance(self._second, SecondLayer)
-        layer: Any = self._second.attend
-        q_nope, q_rope, k_nope, k_rope = latent_parts(q, k, self._config)
-        _store(layer, k_nope, k_rope, forward_batch, windowed=True)
-        queries = torch.cat((q_nope, q_rope), dim=-1)
-        backend: Any = engine_module(_CONTEXT).get_attn_backend()
-        return self._checked(
-            backend.forward_swa_mla_absorbed(queries, layer, forward_batch), len(q)
-        )
+        q, k, _ = other.qkv(input_ids, positions)
+        return self._attend_stored(other.attend, q, k, batch)
 
-    def _checked(self, out: torch.Tensor, rows: int) -> torch.Tensor:
-        demand_size(out, rows, self._attended_columns, _WHAT, FORWARD)
+    def _attend_stored(
+        self, layer: Any, q: torch.Tensor, k: torch.Tensor, forward_batch: Any
+    ) -> torch.Tensor:
+        """Attention of one layer to rows that are stored before."""
+        q_nope, q_rope, k_nope, k_rope = latent_parts(q, k, self._config)
+        windowed = layer.sliding_window_size > 0
+        _store(layer, k_nope, k_rope, forward_batch, windowed)
+        if windowed:
+            queries = torch.cat((q_nope, q_rope), dim=-1)
+            backend: Any = engine_module(_CONTEXT).get_attn_backend()
+            out = backend.forward_swa_mla_absorbed(queries, layer, forward_batch)
+        else:
+            parts = {"q_rope": q_rope, "k_rope": k_rope, "save_kv_cache": False}
+            out = layer(q_nope, k_nope, k_nope, forward_batch, **parts)
+        demand_size(out, len(q), self._attended_columns, _WHAT, FORWARD)
         demand_computable(out, _WHAT, FORWARD)
-        return out.reshape(rows, -1)
+        attended: torch.Tensor = out.reshape(len(q), -1)
+        return attended
 
 
 def _store(

@@ -9,14 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from fuzzgraph.case import EngineConfig
 from fuzzgraph.targets.sglang.release import engine_module
-from fuzzgraph.targets.sglang.sliding_window import FULL_LAYER, WINDOW_LAYER
+from fuzzgraph.targets.sglang.sliding_window import layers_of_kinds
 
 __all__ = ["latent_window_pool"]
 
 
-def latent_window_pool(slots: int, widths: Mapping[str, int], **common: Any) -> Any:
-    """The engine's pool, with one layer of each kind.
+def latent_window_pool(
+    config: EngineConfig, slots: int, widths: Mapping[str, int], **common: Any
+) -> Any:
+    """The engine's pool, with the layers of both kinds.
 
     Args:
         slots: of each of its two pools.
@@ -33,8 +36,7 @@ def latent_window_pool(slots: int, widths: Mapping[str, int], **common: Any) -> 
         dtype=dtype,
         head_num=0,
         head_dim=0,
-        swa_attention_layer_ids=[WINDOW_LAYER],
-        full_attention_layer_ids=[FULL_LAYER],
+        **layers_of_kinds(config),
         device=common["device"],
         full_kv_pool_class=rows,
         swa_kv_pool_class=rows,

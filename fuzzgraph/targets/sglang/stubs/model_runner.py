@@ -234,7 +234,7 @@ def kv_pool(
     slots = (config.kv_pool_pages + FIRST_PAGE - 1) * config.page_size
     common = dict(page_size=config.page_size, dtype=dtype, device=device.type)
     if config.swa_window and config.attention == "mla":
-        return latent_window_pool(slots, latent_widths(config), **common)
+        return latent_window_pool(config, slots, latent_widths(config), **common)
     if config.swa_window:
         return window_pool(config, slots, **common)
     if hybrid is not None:
