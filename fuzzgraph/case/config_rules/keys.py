@@ -158,7 +158,7 @@ def check_index_block(config: EngineConfig) -> None:
 
 
 WITHOUT_LAYER_TYPES = (
-    "attention", "index_topk", "index_block", "kv_compression", "max_encoder_len", "image_len",
+    "index_topk", "index_block", "kv_compression", "max_encoder_len", "image_len",
     "later_stage", "drafted_blocks",
 )  # fmt: skip
 """Dimensions of models whose layers are not named one by one."""

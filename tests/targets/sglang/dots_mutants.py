@@ -79,6 +79,12 @@ stored_in_the_first_layers_pool = _planted(
     "pool = self.swa_kv_pool if is_swa_layer else self.full_kv_pool",
     "pool = self.full_kv_pool",
 )
+stored_in_the_first_layer_of_a_kind = _planted(
+    _POOL,
+    "set_mla_kv_buffer",
+    "layer_id_override=layer_id_pool,",
+    "layer_id_override=0,",
+)
 prepares_the_capture_alone = _planted(
     _WRAPPER,
     "init_forward_metadata_out_graph",

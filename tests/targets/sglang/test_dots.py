@@ -20,6 +20,11 @@ MODEL: dict[str, Any] = {
 DECODES = decode_case((66, 90), (150, 7), (129, 64), (3,), **MODEL)
 """Rows with several pages, of which the window sees one or two, and rows within it."""
 
+SEVERAL = decode_case(
+    (66, 90), (150, 7), (129, 64), **MODEL,
+    layer_types=("sliding_attention", "full_attention", "full_attention"),
+)  # fmt: skip
+
 
 def verify_case(*batches: tuple[int, ...]) -> Case:
     """Steps with rows of these lengths, whose last four tokens are drafts."""
@@ -49,6 +54,17 @@ def test_both_layers_of_a_decode_are_right(workers: Workers) -> None:
 
 
 @pytest.mark.sglang
+def test_several_layers_of_a_kind_are_right(workers: Workers) -> None:
+    assert workers.findings(NEWEST, SEVERAL, DECODE) == ()
+
+
+@pytest.mark.sglang
+def test_a_layer_that_is_stored_where_the_first_of_its_kind_lies_is_found(workers: Workers) -> None:
+    found = workers.findings(NEWEST, SEVERAL, f"{MUTANTS}:stored_in_the_first_layer_of_a_kind")
+    assert "reference" in {each.oracle for each in found}
+
+
+@pytest.mark.sglang
 def test_both_layers_of_a_verify_are_right(workers: Workers) -> None:
     assert workers.findings(NEWEST, VERIFIES, VERIFY) == ()
 
@@ -70,7 +86,7 @@ def test_every_release_that_has_them_is_right(
         ("window_of_one_token_less", "reference"),
         ("pages_of_the_other_layer", "reference"),
         ("rows_of_the_other_layer", "reference"),
-        ("lengths_of_the_first_row", "reference"),
+        ("lengths_of_the_first_row", "noninterference"),
         ("stored_by_slots_of_the_other_pool", "noninterference"),
         ("stored_in_the_first_layers_pool", "reference"),
         ("prepares_the_capture_alone", "contract"),
