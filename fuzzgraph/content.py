@@ -443,6 +443,8 @@ def content_for(config: EngineConfig, layer: int = 0) -> Content:
         draft_tokens=config.draft_tokens,
         index_block=config.index_block,
         layer_types=config.layer_types,
+        state_ring_len=min(config.state_ring_len, 1),  # whether there is one
+        safe_gate=config.safe_gate,
     )
     return _shared(plain, layer)
 

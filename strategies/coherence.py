@@ -22,7 +22,12 @@ from fuzzgraph.strategies.coherent_ranks import (
     ranks_that_share_drafts,
     two_batches,
 )
-from fuzzgraph.strategies.coherent_states import few_states, state_rings, tracked_states
+from fuzzgraph.strategies.coherent_states import (
+    few_states,
+    safe_gates,
+    state_rings,
+    tracked_states,
+)
 from fuzzgraph.strategies.config_features import Fields, Pins
 from fuzzgraph.strategies.wide_batches import is_wide
 
@@ -113,6 +118,8 @@ def coherent(fields: Fields, can: Capabilities, pins: Pins = ()) -> EngineConfig
         )
     few_states(fields, can)
     state_rings(fields, can)
+    if "safe_gate" not in dict(pins):
+        safe_gates(fields, can)
     drafted_prompts(fields, can)
     drafted_blocks(fields, can)
     if not {"draft_tokens", "max_context_len"} & dict(pins).keys():

@@ -94,6 +94,17 @@ def state_rings(fields: Fields, can: Capabilities) -> None:
         fields["state_flush_interval"] = _FLUSHES[_sizes(fields) % len(_FLUSHES)]
 
 
+def safe_gates(fields: Fields, can: Capabilities) -> None:
+    """Half the configs of a target whose layers may bound their decays do so, but for decodes with
+    rings."""
+    decodes_by_ring = fields["state_ring_len"] and fields["modes"] == ("decode",)
+    if not (can.safe_gates and fields["recurrent_state"]) or decodes_by_ring:
+        fields["safe_gate"] = DIMENSIONS["safe_gate"].default
+    elif (fields["max_context_len"] + fields["req_pool_size"]) % 2:
+        # By sizes that every case draws, so that each comes as often.
+        fields["safe_gate"] = True
+
+
 def _of_verifies(ring: int, drafts: int, *, verifies: bool) -> int:
     """The length of a ring of verifies: a power of 2 with room for two of them, at least."""
     if not (verifies and ring):

@@ -489,6 +489,11 @@ class EngineConfig(Record, frozen=True, kw_only=True):
     )] = 0
     """Tokens of a request at whose multiples a state is written whatever its ring holds, where a
     prefix cache may copy it. 0: by the ring alone."""
+    safe_gate: Annotated[bool, Dimension(
+        needs=Switch("safe_gates"), label="safe gate", group="features"
+    )] = False
+    """Whether decays of a recurrent layer have a bound: their logarithm is `bound * sigmoid(gate)`
+    in the place of `-softplus(gate)`, as in KDA of Kimi K3 and GLM-5.3."""
     # fmt: on
 
     def __post_init__(self) -> None:

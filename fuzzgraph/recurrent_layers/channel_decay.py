@@ -16,9 +16,15 @@ the others. Nor is one of a model in half precision, as such models compute prom
 over chunks take decays relative to a token of the chunk, and tell none apart that are 2^126 from it
 (sglang fla/chunk_intra.py). All are powers of 2, which what a kernel keeps in half precision rounds
 to.
+
+With `safe_gate` the logarithm of a decay is `SAFE_GATE_BOUND * sigmoid(gate)`, as Kimi K3 has it
+(sglang kimi_k3.py, `gate_lower_bound`): the same gates give 1/16, 1/4 and 1, none of them too small
+for a ring or for half precision. A checkpoint's bound is -5; this one keeps decays powers of 2.
 """
 
 from __future__ import annotations
+
+import math
 
 import torch
 
@@ -60,6 +66,10 @@ _KEY = 4096.0
 # softplus gives 200, log 2 and 0 for these in float32, and with A of 1 decays of 0, 1/2 and 1.
 _GATES = torch.tensor([200.0, 0.0, -200.0])
 _DECAYS = torch.tensor([0.0, 0.5, 1.0])
+SAFE_GATE_BOUND = -4.0 * math.log(2.0)
+"""Of the logarithm of a decay, where it has a bound."""
+# A sigmoid gives 1, 1/2 and 0 for the gates.
+_SAFE_DECAYS = torch.tensor([1 / 16, 1 / 4, 1.0])
 # A sigmoid gives 1/2 and 1 for these.
 _LOGITS = torch.tensor([0.0, 200.0])
 _BETAS = torch.tensor([0.5, 1.0])
@@ -73,13 +83,20 @@ CHANNEL_ROUNDING = 1e-5
 
 
 def _decay_kinds(content: Content) -> torch.Tensor:
-    """[VOCAB, CHANNEL_HEADS, CHANNELS] entries of `_DECAYS`: most channels stay as they are."""
-    exact = content.config.dtype == "float32" and not content.config.state_ring_len
-    least = 0 if exact else 1
+    """[VOCAB, CHANNEL_HEADS, CHANNELS] entries of `_GATES`: most channels stay as they are."""
+    config = content.config
+    exact = config.dtype == "float32" and not config.state_ring_len
+    least = 0 if exact or config.safe_gate else 1
     tokens = torch.arange(VOCAB)[:, None, None]
     heads = torch.arange(CHANNEL_HEADS)[None, :, None]
     drawn = (7 * tokens + 11 * heads + 3 * torch.arange(CHANNELS)) % _FORGETTING
     return drawn.clamp(least, 2)
+
+
+def _decays(content: Content) -> torch.Tensor:
+    """float32 [VOCAB, CHANNEL_HEADS, CHANNELS]: what a token leaves of each channel."""
+    decays = _SAFE_DECAYS if content.config.safe_gate else _DECAYS
+    return decays[_decay_kinds(content)]
 
 
 def _beta_kinds() -> torch.Tensor:
@@ -88,7 +105,7 @@ def _beta_kinds() -> torch.Tensor:
 
 
 def channel_gates(content: Content) -> torch.Tensor:
-    """[VOCAB, CHANNEL_OUTPUT] float32: what a token says of the decay, before softplus."""
+    """[VOCAB, CHANNEL_OUTPUT] float32: what a token says of the decay, before softplus or sigmoid."""
     return _GATES[_decay_kinds(content)].flatten(1)
 
 
@@ -114,7 +131,7 @@ def channel_conv_weights() -> torch.Tensor:
 
 
 def _states_of(content: Content) -> OfTokens:
-    decays, betas = _DECAYS[_decay_kinds(content)], _BETAS[_beta_kinds()]
+    decays, betas = _decays(content), _BETAS[_beta_kinds()]
     values = values_of_tokens(content, CHANNEL_OUTPUT).view(VOCAB, CHANNEL_HEADS, CHANNELS)
 
     def states(tokens: torch.Tensor) -> torch.Tensor:
@@ -131,7 +148,7 @@ def channel_states(content: Content, batch: Batch, rows: IntArray, lens: IntArra
 
 def channel_ring(content: Content) -> RingOfLayer:
     """What tokens leave in a ring beside their states."""
-    decays = _DECAYS[_decay_kinds(content)]
+    decays = _decays(content)
     return RingOfLayer(_states_of(content), decays.double(), decays.log(), CHANNEL_HEADS)
 
 

@@ -42,6 +42,7 @@ FOLLOWING = {"kv_pool_pages", "num_kv_heads", "v_head_dim", "spec_steps", "draft
     "state_pool_size",
     "state_ring_len",
     "state_flush_interval",
+    "safe_gate",
     "drafted_prompts",
     "drafted_blocks",
     "drafted_window",

@@ -35,6 +35,7 @@ _RULES: tuple[Callable[[EngineConfig], None], ...] = (
     sizes.check_runner,
     states.check_states,
     states.check_rings,
+    states.check_safe_gate,
     states.check_drafted_prompts,
     servers.check_later_stage,
     keys.check_index_layer,

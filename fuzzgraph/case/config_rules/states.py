@@ -87,6 +87,21 @@ def check_rings(config: EngineConfig) -> None:
         )
 
 
+def check_safe_gate(config: EngineConfig) -> None:
+    """Decodes with a bound leave rings alone and write each state. Source: sglang kda_backend.py
+    `forward_decode` and kda_triton.py `packed_decode`, which in 0.5.17 raises where it finds both.
+    """
+    decodes_by_ring = config.state_ring_len and config.modes == ("decode",)
+    if config.safe_gate and (decodes_by_ring or not config.recurrent_state):
+        refuse(
+            "config.safe_gate",
+            True,
+            "needs recurrent_state, and no ring of states in decodes; got recurrent_state="
+            f"{config.recurrent_state} and state_ring_len={config.state_ring_len}",
+            "Change them, or drop it.",
+        )
+
+
 def check_drafted_prompts(config: EngineConfig) -> None:
     """Chains of drafts alone stand behind prompts."""
     checks = verifies_states(config) and config.modes == ("target_verify",)

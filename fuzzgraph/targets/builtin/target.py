@@ -35,6 +35,7 @@ _EVERYTHING = WIDEST.replace(
     prefix_branches=False,
     few_states=False,
     state_rings=False,
+    safe_gates=False,
     state_flushes=False,
     drafted_prompts=False,
     drafted_blocks=("none",),

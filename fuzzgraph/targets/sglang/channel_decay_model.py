@@ -61,6 +61,8 @@ class ChannelDecayModel(HybridModel):
             A_log=on_device(torch.zeros(1, 1, CHANNEL_HEADS, 1)),
             dt_bias=on_device(torch.zeros(CHANNEL_OUTPUT)),
         )
+        # As models give it to their layer (sglang kimi_k3.py, `KimiK3DeltaAttention.__init__`).
+        self.recurrent.lower_bound = self.described.linear_attn_config["gate_lower_bound"]
 
     def _recur(
         self, input_ids: torch.Tensor, positions: torch.Tensor, forward_batch: Any

@@ -18,6 +18,7 @@ from fuzzgraph.recurrent_layers.channel_decay import (
     CHANNEL_OUTPUT,
     CHANNEL_WIDTH,
     CHANNELS,
+    SAFE_GATE_BOUND,
     channel_betas,
     channel_conv_rows,
     channel_conv_weights,
@@ -59,7 +60,10 @@ def by_definition(
     chosen = torch.from_numpy(tokens)
     inputs = channel_token_inputs(content).to(dtype)[chosen]
     inputs = inputs + channel_position_inputs(len(tokens)).to(dtype)
-    gates = -softplus(channel_gates(content).to(dtype))[chosen].view(-1, CHANNEL_HEADS, CHANNELS)
+    raw = channel_gates(content).to(dtype)
+    bounded = SAFE_GATE_BOUND * torch.sigmoid(raw)
+    gates = (bounded if content.config.safe_gate else -softplus(raw))[chosen]
+    gates = gates.view(-1, CHANNEL_HEADS, CHANNELS)
     betas = torch.sigmoid(channel_betas().to(dtype))[chosen]
     weights = channel_conv_weights().to(dtype)
     window = torch.zeros(CONV_WIDTH, CHANNEL_COLUMNS, dtype=dtype)
@@ -91,6 +95,23 @@ def test_states_and_outputs_are_those_of_the_definition(lengths: tuple[int, ...]
         torch.testing.assert_close(states[row].double(), state.flatten(), rtol=0, atol=1e-6)
         torch.testing.assert_close(outputs[row], out, rtol=0, atol=1e-8)
         assert torch.equal(conv[row].double(), window)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_states_and_outputs_with_a_bound_are_those_of_the_definition(dtype: str) -> None:
+    content = content_for(msgspec.structs.replace(CONFIG, safe_gate=True, dtype=dtype))
+    batch, rows = batch_of(5, 31), np.arange(2)
+    states = channel_states(content, batch, rows, batch.seq_lens)
+    outputs = channel_outputs(content, batch, torch.float64)
+    for row in range(2):
+        state, _, out = by_definition(content, batch.kv_tokens.row(row))
+        torch.testing.assert_close(states[row].double(), state.flatten(), rtol=0, atol=1e-6)
+        torch.testing.assert_close(outputs[row], out, rtol=0, atol=1e-8)
+
+
+def test_no_decay_ends_all_where_a_ring_keeps_logarithms() -> None:
+    content = content_for(msgspec.structs.replace(CONFIG, state_ring_len=4))
+    assert (-softplus(channel_gates(content))).exp().min() == 0.5
 
 
 def test_each_token_of_a_verify_has_the_output_behind_it() -> None:

@@ -47,3 +47,12 @@ def test_a_target_without_them_gets_none() -> None:
     assert not any(case.config.state_ring_len for case in without)
     never = drawn(CAN.replace(state_flushes=False), 60)
     assert not any(case.config.state_flush_interval for case in never)
+
+
+def test_a_third_of_the_cases_without_a_ring_bound_decays_where_a_target_may() -> None:
+    configs = [case.config for case in drawn(CAN.replace(safe_gates=True))]
+    without = [config for config in configs if not config.state_ring_len]
+    bounded = [config for config in configs if config.safe_gate]
+    assert len(without) > len(bounded) > len(without) / 3
+    assert not any(config.state_ring_len for config in bounded)
+    assert not any(case.config.safe_gate for case in drawn(CAN, 60))

@@ -284,6 +284,10 @@ class ChannelDecayPrefillTarget(DeltaNetPrefillTarget):
     periodic = False
     recurrent_modules = (KIMI, LAYER, KDA_BACKEND)
 
+    def __init__(self, name: str, kind: str = BREAKABLE.name) -> None:
+        super().__init__(name, kind)
+        self.capabilities = self.capabilities.replace(safe_gates=True)
+
     def modules(self) -> tuple[str, ...]:
         demand_release(
             (0, 5, 17), "computes chunks of KDA by kernels that are not judged, not", self.name

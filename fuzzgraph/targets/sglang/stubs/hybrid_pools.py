@@ -167,6 +167,7 @@ def described_kimi(config: EngineConfig) -> Any:
             "num_heads": channel_decay.CHANNEL_HEADS * config.attn_tp_size,
             "head_dim": channel_decay.CHANNELS,
             "short_conv_kernel_size": CONV_WIDTH,
+            "gate_lower_bound": channel_decay.SAFE_GATE_BOUND if config.safe_gate else None,
         },
         **_attention(config),
     )
