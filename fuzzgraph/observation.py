@@ -86,6 +86,9 @@ class Observation:
     them, as an idle rank does."""
     declined: str = ""
     """The engine's documented rule by which this batch takes no graph; '' if it must take one."""
+    compiled_forwards: int | None = None
+    """How many forwards, compiled ahead for a size as graphs are captured, the step ran, where the
+    engine has such in their place and no graph engine knows of them; None where it has graphs."""
     parts: tuple[BatchPart, ...] = ()
     """The parts in which the model computed the batch; none where it computed the whole at once.
     Two runs may cut a batch in different places."""

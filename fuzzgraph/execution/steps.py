@@ -171,9 +171,12 @@ class StepRunner:
             opened.memory.repair_zones()
         step.foreign_writes = state.foreign_writes(before.image)
         # A step must replay a graph unless the engine has none for it or declined by its own rule.
-        declined = step.runs["replay"].declined
-        if opened.graphs.captured and not declined and _fits_ladder(batch, step.config):
-            step.engagements = _engagements(opened.graphs.replayed)
+        seen = step.runs["replay"]
+        if not seen.declined and _fits_ladder(batch, step.config):
+            if opened.graphs.captured:
+                step.engagements = _engagements(opened.graphs.replayed)
+            elif seen.compiled_forwards == 0:
+                step.engagements = ()
         step.freed_uses = opened.freed.used_by(opened.graphs.replayed, before.attributes)
         if batch.via == "graph":
             step.address_changes, step.dtype_changes = opened.moved_buffers()

@@ -105,7 +105,7 @@ def _beta_kinds() -> torch.Tensor:
 
 
 def channel_gates(content: Content) -> torch.Tensor:
-    """[VOCAB, CHANNEL_OUTPUT] float32: what a token says of the decay, before softplus or sigmoid."""
+    """[VOCAB, CHANNEL_OUTPUT] float32: what a token says of its decays."""
     return _GATES[_decay_kinds(content)].flatten(1)
 
 

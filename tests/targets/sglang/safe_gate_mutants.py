@@ -1,4 +1,4 @@
-"""Planted bugs of what KDA does with the bound of its decays, each of them the change of one line."""
+"""Planted bugs of the bound that KDA's decays have, each of them the change of one line."""
 
 from __future__ import annotations
 

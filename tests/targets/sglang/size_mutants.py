@@ -1,13 +1,34 @@
-"""A runner that hands its backend tensors of another size than the graph's; opened by name."""
+"""Runners that take other sizes than the graph's, or none where one fits; opened by name."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from fuzzgraph.case import EngineConfig
+from fuzzgraph.targets.sglang.runners.cpu_graph_runner import CpuGraphTarget
 from fuzzgraph.targets.sglang.runners.decode_input_buffers import BufferTarget
+from tests.targets.sglang.changed_lines import change_line
+from tests.targets.sglang.planted import with_changed_sessions
 
-__all__ = ["unsliced"]
+__all__ = ["largest_batch_declined", "padded_batches_declined", "unsliced"]
+
+
+def _declining(line: str, other: str) -> CpuGraphTarget:
+    """The CPU runner, which answers otherwise whether it has a graph for a batch."""
+    return with_changed_sessions(
+        CpuGraphTarget("sglang-cpu-graph"),
+        lambda session: change_line(session.runner._engine, "can_run_graph", line, other),
+    )
+
+
+def padded_batches_declined() -> CpuGraphTarget:
+    """It takes batches of captured sizes alone, as where padding is switched off."""
+    return _declining("if self.disable_padding", "if not self.disable_padding")
+
+
+def largest_batch_declined() -> CpuGraphTarget:
+    """A batch of the largest captured size has no graph."""
+    return _declining("<= self.max_bs", "< self.max_bs")
 
 
 def unsliced() -> BufferTarget:

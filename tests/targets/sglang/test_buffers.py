@@ -44,6 +44,26 @@ def test_padded_rows_of_the_cpu_runner_are_stale_up_to_0_5_12_only(
 
 @pytest.mark.sglang
 @pytest.mark.slow
+@pytest.mark.parametrize("version", ["0.5.13", "0.5.23"])
+def test_a_batch_above_the_sizes_of_the_cpu_runner_is_computed_as_it_is(
+    workers: Workers, version: str
+) -> None:
+    assert seen(workers, version, _CPU, (5, 6), (5, 6, 7), capture_bs=(1, 2)) == set()
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize("planted", ["padded_batches_declined", "largest_batch_declined"])
+def test_a_cpu_runner_that_declines_what_fits_its_sizes_is_found(
+    workers: Workers, planted: str
+) -> None:
+    target = f"tests.targets.sglang.size_mutants:{planted}"
+    found = seen(workers, "0.5.23", target, (5, 6, 7), (5, 6, 7, 8), capture_bs=(1, 4))
+    assert ("contract", "graph") in found
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
 @pytest.mark.parametrize("version", ["0.5.12", "0.5.13", "0.5.23"])
 @pytest.mark.parametrize("rank", [0, 3])
 def test_one_of_four_ranks_counts_its_own_tokens(workers: Workers, version: str, rank: int) -> None:

@@ -17,6 +17,7 @@ import torch
 from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import LONGEST_CONTEXT, EngineConfig
 from fuzzgraph.errors import AdapterUnavailable
+from fuzzgraph.observation import Observation
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.offline.demands import demand_key
 from fuzzgraph.targets.offline.patching import replaced_names
@@ -132,6 +133,11 @@ class CpuGraphSession(DecodeSession):
     def _input(self, name: str, padded_bs: int) -> torch.Tensor:
         found: torch.Tensor = getattr(self.runner.prepared, name)
         return found
+
+    def observe(self, batch: Batch) -> Observation:
+        seen = super().observe(batch)
+        seen.compiled_forwards = 0 if self.ran_eagerly else 1
+        return seen
 
     def captured_addresses(self) -> Mapping[str, tuple[torch.Tensor, int]]:
         """A compiled forward is handed its inputs; it froze no addresses."""
