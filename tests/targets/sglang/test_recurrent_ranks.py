@@ -106,6 +106,18 @@ def test_drafts_that_the_ranks_can_share_are_verified(workers: Workers, target: 
     assert found(workers, NEWEST, case, f"sglang-{target}-verify") == {MASK}
 
 
+@pytest.mark.parametrize("version", ["0.5.13", "0.5.17", NEWEST])
+def test_drafts_that_the_ranks_cannot_share_are_no_rows_of_a_gated_delta_net(
+    workers: Workers, version: str
+) -> None:
+    """The same cause: ten tokens are no three rows of three."""
+    case = beside("target_verify", 3, 3, attn_tp_size=2, draft_tokens=3, spec_steps=2)
+    findings = workers.findings(version, case, "sglang-gdn-verify")
+    assert any("shape '[3, 3, -1]' is invalid" in one.message for one in findings)
+    even = beside("target_verify", 2, 2, attn_tp_size=2, draft_tokens=3, spec_steps=2)
+    assert found(workers, version, even, "sglang-gdn-verify") == set()
+
+
 @pytest.mark.parametrize("version", ["0.5.19", NEWEST])
 def test_drafts_that_the_ranks_cannot_share_write_states_of_others(
     workers: Workers, version: str
