@@ -72,6 +72,8 @@ _OTHERS: dict[str, tuple[Any, Any]] = {
     # Whether requests of a model with an encoder share a prefix. They do not where a prefix begins
     # with the tokens of the encoder.
     "prefix_beside_encoder": (True, True),
+    # Whether decodes are driven beside data-parallel ranks that compute prompts.
+    "prefilling_ranks": (False, True),
     # Whether an engine that knows of no other rank runs batches without requests.
     "idle_alone": (True, True),
     # Whether the model always has recurrent layers, so that every config has recurrent state.
@@ -284,6 +286,8 @@ def unsupported_case(capabilities: Capabilities, case: Case) -> str | None:
     for number, step in enumerate(case.steps):
         if not capabilities.idle_alone and not any(rank_sizes(case.config, step)):
             return f"steps[{number}] without rows on any rank is not driven"
+        if step.others_prefill and not capabilities.prefilling_ranks:
+            return f"steps[{number}].others_prefill is not driven"
         if step.mrope and not capabilities.mrope:
             return f"steps[{number}].mrope is not driven"
         least = capabilities.min_seq_len

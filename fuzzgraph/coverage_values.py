@@ -198,6 +198,7 @@ def _of_ranks(config: EngineConfig, step: ReplayStep) -> Iterator[str]:
     alone = captured_size(config, step.mode, own)
     yield from _when(
         other_ranks_alike=len({*rank_sizes(config, step)}) == 1,
+        other_ranks_prefill=step.others_prefill,
         other_ranks_idle=own > 0 and not any(step.other_ranks or (own,)),
         other_ranks_busy_and_this_one_idle=own == 0 < most,
         other_ranks_choose_the_graph=alone is not None and alone != padded_size(config, step),

@@ -181,9 +181,11 @@ class Batch:
     """[raw_bs] the same behind this step."""
     rank_sizes: IntArray
     """[dp_size] live rows of each data-parallel rank, or tokens where steps are prefills, with this
-    one's at its place."""
+    one's at its place. Those of other ranks are tokens where `others_prefill`."""
     adapters: IntArray
     """[raw_bs] LoRA adapter of each request, numbered from 1 on; 0 for none."""
+    others_prefill: bool = False
+    """Whether other data-parallel ranks compute prompts in this step."""
     plain_tokens: int = 0
     """Tokens of each row, from its first on, that have no adapter whatever `adapters` says."""
     virtual_slots: Ragged | None = None

@@ -309,7 +309,10 @@ def _graph_size(step: StepRecord, seen: Observation) -> int:
 
 
 def _engagement_breaches(step: StepRecord, seen: Observation) -> Iterator[Breach]:
-    if step.engagements == ():
+    if step.engagements and step.batch.others_prefill:
+        # They wait in the collectives of a batch without a graph, which this rank never enters.
+        yield "graph", "a graph was replayed although other data-parallel ranks compute prompts"
+    elif step.engagements == ():
         yield "graph", "no graph was replayed although the batch fits the captured sizes"
     elif step.engagements and _graph_size(step, seen) < step.batch.largest_rank:
         # Collectives inside the graphs wait for one another: all ranks replay one size.

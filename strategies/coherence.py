@@ -17,6 +17,7 @@ from fuzzgraph.strategies.coherent_drafts import (
 )
 from fuzzgraph.strategies.coherent_ranks import (
     data_ranks,
+    even_ranks,
     experts,
     later_stage,
     ranks_that_share_drafts,
@@ -133,6 +134,8 @@ def coherent(fields: Fields, can: Capabilities, pins: Pins = ()) -> EngineConfig
     later_stage(fields, can)
     if "dp_size" not in dict(pins):
         data_ranks(fields, can)
+    if "even_ranks" not in dict(pins):
+        even_ranks(fields, can)
     if "attn_tp_size" not in dict(pins):
         ranks_that_share_drafts(fields, can)
     if fields["draft_adapter"]:

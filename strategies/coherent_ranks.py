@@ -36,6 +36,21 @@ def data_ranks(fields: Fields, can: Capabilities) -> None:
         fields["dp_rank"] = context // 10 % fields["dp_size"]
 
 
+def even_ranks(fields: Fields, can: Capabilities) -> None:
+    """Ranks of equal length in half of the decodes beside other data-parallel ranks, in half
+    precision: an idle one computes a prompt then."""
+    beside = fields["dp_size"] > 1 and fields["modes"] == ("decode",)
+    half = [dtype for dtype in can.dtypes if dtype != "float32"]
+    # By sizes that every case draws, so that each comes as often.
+    drawn = fields["req_pool_size"] + fields["max_context_len"] // 10 + len(fields["capture_bs"])
+    if not (can.even_ranks and beside and half):
+        fields["even_ranks"] = DIMENSIONS["even_ranks"].default
+    elif fields["even_ranks"] or drawn % 2:
+        fields["even_ranks"] = True
+        if fields["dtype"] == "float32":
+            fields["dtype"] = half[0]
+
+
 def ranks_that_share_drafts(fields: Fields, can: Capabilities) -> None:
     """Several attention ranks in half of the verifies beside other data-parallel ranks, where these
     can share the largest graph, and drafts of a row that they cannot share: what runs without a

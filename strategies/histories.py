@@ -83,6 +83,7 @@ class HistoryBuilder:
         """Live request -> what its last step computed, if so."""
         self.least_grown, self.styles_grown = (16, 226) if config.state_ring_len else (128, 204)
         """Of 256: rows from the one on grow, in steps below the other."""
+        self.prefilling_ranks = can.prefilling_ranks and config.modes == ("decode",)
         self.parks = can.waiting
         """Whether requests that are not in a batch wait; else they leave."""
         wide = can.max_wide_batch and is_wide(config.req_pool_size)
@@ -134,6 +135,12 @@ class HistoryBuilder:
             step = ReplayStep(mode=mode, rows=rows, finish=finish, via=via, mrope=mrope)
         if self.config.dp_size > 1:
             step = msgspec.structs.replace(step, other_ranks=self._other_ranks(step, record))
+            if (
+                self.prefilling_ranks
+                and step.mode in ("decode", "idle")
+                and record[_RANKS] % 4 == 1
+            ):
+                step = self._beside_prompts(step, record)
         self.last = step
         return step
 
@@ -158,6 +165,18 @@ class HistoryBuilder:
         choices = (0, *sizes)
         drawn = [choices[(first * (2 * rank + 1) + style) % len(choices)] for rank in range(count)]
         return tuple(drawn) if step.rows or any(drawn) else (sizes[-1],) * count
+
+    def _beside_prompts(self, step: ReplayStep, record: bytes) -> ReplayStep:
+        """The step beside ranks of which one or more compute prompts, and some may be idle."""
+        most = most_of_a_rank(self.config, prefills=True)
+        here, drawn = raw_size(step), record[_EXTRAS + _ROWS - 1] + record[_RANKS]
+        tokens = [min(size, most) for size in (here + 1, 1, here + 7, here or 3, 2)]
+        choices = (tokens[drawn % 5], 0, tokens[drawn // 5 % 5])
+        count = self.config.dp_size - 1
+        others = [choices[(rank + drawn) % 3] for rank in range(count)]
+        if not any(others):
+            others[0] = tokens[0]
+        return msgspec.structs.replace(step, other_ranks=tuple(others), others_prefill=True)
 
     def _rank_sizes(self, above_ladder: bool) -> tuple[int, ...]:
         """Sizes of a rank that are worth trying, ascending."""

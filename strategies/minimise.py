@@ -151,7 +151,8 @@ def complexity(case: Case) -> tuple[int, ...]:
 
 def _peculiarities(step: ReplayStep) -> int:
     """What the step has that most steps have not."""
-    return len(step.finish) + step.mrope + (step.via == "eager") + bool(step.other_ranks)
+    ranks = bool(step.other_ranks) + step.others_prefill
+    return len(step.finish) + step.mrope + (step.via == "eager") + ranks
 
 
 def _countdown(steps: tuple[ReplayStep, ...]) -> Iterator[tuple[int, ReplayStep]]:

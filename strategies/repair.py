@@ -40,13 +40,23 @@ def repaired(case: Case) -> Case:
         live.difference_update(finish)
         rows = tuple(_repaired_row(config, step.mode, row) for row in step.rows)
         live.update(row.request for row in rows)
-        others = _repaired_ranks(config, step.other_ranks)
+        others = _repaired_ranks(config, step)
+        prefill = step.others_prefill and any(others) and config.modes == ("decode",)
         if rows:
-            changes = {"rows": rows, "finish": finish, "other_ranks": others}
+            changes = {
+                "rows": rows, "finish": finish, "other_ranks": others, "others_prefill": prefill,
+            }  # fmt: skip
             steps.append(msgspec.structs.replace(step, **changes))
         else:
-            idle = ReplayStep(mode="idle", finish=finish, via=step.via, other_ranks=others)
-            steps.append(idle)
+            steps.append(
+                ReplayStep(
+                    mode="idle",
+                    finish=finish,
+                    via=step.via,
+                    other_ranks=others,
+                    others_prefill=prefill,
+                )
+            )
     return msgspec.structs.replace(case, config=config, steps=_within_loras(config, steps))
 
 
@@ -129,9 +139,10 @@ def _within_loras(config: EngineConfig, steps: list[ReplayStep]) -> tuple[Replay
     )
 
 
-def _repaired_ranks(config: EngineConfig, others: tuple[int, ...]) -> tuple[int, ...]:
-    """Of fewer ranks the first ones, each with rows that its pool has."""
-    kept = tuple(min(rows, most_of_a_rank(config)) for rows in others[: config.dp_size - 1])
+def _repaired_ranks(config: EngineConfig, step: ReplayStep) -> tuple[int, ...]:
+    """Of fewer ranks the first ones, each with rows or tokens that its pool has."""
+    most = most_of_a_rank(config, prefills=step.others_prefill)
+    kept = tuple(min(size, most) for size in step.other_ranks[: config.dp_size - 1])
     return kept if len(kept) == config.dp_size - 1 else ()
 
 

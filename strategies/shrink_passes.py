@@ -94,7 +94,10 @@ def _plain_features(case: Case) -> Iterator[Candidate]:
 def _plain_steps(case: Case) -> Iterator[Candidate]:
     """Decode by graph, nobody leaving, nothing optional: everywhere at once, then one by one."""
     indices = range(len(case.steps))
-    for changes in ({"mrope": False}, {"via": "graph"}, {"finish": ()}, {"other_ranks": ()}):
+    for changes in (
+        {"mrope": False}, {"via": "graph"}, {"finish": ()}, {"others_prefill": False},
+        {"other_ranks": (), "others_prefill": False},
+    ):  # fmt: skip
         what = next(iter(changes))
         yield what, with_steps(case, [_replace(step, **changes) for step in case.steps])
         for index in indices:

@@ -38,9 +38,13 @@ def rank_sizes(config: EngineConfig, step: ReplayStep) -> tuple[int, ...]:
     return (*others[:rank], own, *others[rank:])
 
 
-def most_of_a_rank(config: EngineConfig) -> int:
-    """The largest size that a rank's request pool can have."""
-    tokens = config.max_context_len if counts_tokens(config, "idle") else 1
+def most_of_a_rank(config: EngineConfig, *, prefills: bool = False) -> int:
+    """The largest size that a rank's request pool can have.
+
+    Args:
+        prefills: whether the rank computes prompts where this one does not.
+    """
+    tokens = config.max_context_len if prefills or counts_tokens(config, "idle") else 1
     return config.req_pool_size * tokens
 
 
@@ -51,4 +55,4 @@ def padded_size(config: EngineConfig, step: ReplayStep) -> int | None:
 
 def replayed_size(config: EngineConfig, step: ReplayStep) -> int | None:
     """The captured size that the step is replayed on; None where it runs eagerly."""
-    return padded_size(config, step) if step.via == "graph" else None
+    return padded_size(config, step) if step.via == "graph" and not step.others_prefill else None

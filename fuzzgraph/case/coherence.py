@@ -82,7 +82,17 @@ def _check_step(config: EngineConfig, step: ReplayStep, where: str) -> None:
 
 
 def _check_other_ranks(config: EngineConfig, step: ReplayStep, where: str) -> None:
-    others, most = step.other_ranks, most_of_a_rank(config)
+    others = step.other_ranks
+    most = most_of_a_rank(config, prefills=step.others_prefill)
+    decodes = step.mode in ("decode", "idle") and config.modes == ("decode",)
+    if step.others_prefill and not (decodes and any(others)):
+        refuse(
+            where.replace("other_ranks", "others_prefill"),
+            True,
+            f"needs modes=['decode'] and other_ranks with tokens; got {list(config.modes)} and "
+            f"{list(others)}",
+            "Give another rank tokens, or drop it.",
+        )
     if others and len(others) != config.dp_size - 1:
         refuse(
             where,
@@ -192,7 +202,8 @@ def _check_adapters(config: EngineConfig, step: ReplayStep, where: str) -> None:
 
 
 def _check_size(config: EngineConfig, step: ReplayStep, where: str) -> None:
-    if step.via == "graph" and padded_size(config, step) is None and not config.eager_above_ladder:
+    by_graph = step.via == "graph" and not step.others_prefill
+    if by_graph and padded_size(config, step) is None and not config.eager_above_ladder:
         size = max(rank_sizes(config, step))
         largest = ladder(config, step.mode)[-1]
         name = "capture_tokens" if step.mode == "prefill" else "capture_bs"

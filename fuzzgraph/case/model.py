@@ -494,6 +494,11 @@ class EngineConfig(Record, frozen=True, kw_only=True):
     )] = False
     """Whether decays of a recurrent layer have a bound: their logarithm is `bound * sigmoid(gate)`
     in the place of `-softplus(gate)`, as in KDA of Kimi K3 and GLM-5.3."""
+    even_ranks: Annotated[bool, Dimension(
+        needs=Switch("even_ranks"), label="ranks of equal length", group="features"
+    )] = False
+    """Whether experts are exchanged by kernels that need as many tokens of each data-parallel rank:
+    batches without a graph are padded to the largest rank's then, beside prompts as well."""
     # fmt: on
 
     def __post_init__(self) -> None:
@@ -529,8 +534,11 @@ class ReplayStep(Record, frozen=True, kw_only=True):
     mrope: Annotated[bool, Dimension(carried_by=("mrope", "mrope_positions"))] = False
     """Whether the optional multi-modal position input is present."""
     other_ranks: tuple[int, ...] = ()
-    """Live rows of each of the other data-parallel ranks, or tokens where `modes` is prefill alone,
-    in their order; (): as many as here."""
+    """Live rows of each of the other data-parallel ranks, or tokens where `modes` is prefill alone
+    or these ranks prefill, in their order; (): as many as here."""
+    others_prefill: bool = False
+    """Whether the other ranks that have something compute prompts while this one decodes or is
+    idle: no rank replays a graph of decodes then."""
 
     def __post_init__(self) -> None:
         _one_empty_tuple(self, "rows", "finish", "other_ranks")

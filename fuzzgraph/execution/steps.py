@@ -177,6 +177,8 @@ class StepRunner:
                 step.engagements = _engagements(opened.graphs.replayed)
             elif seen.compiled_forwards == 0:
                 step.engagements = ()
+        elif batch.others_prefill:
+            step.engagements = _engagements(opened.graphs.replayed) or None
         step.freed_uses = opened.freed.used_by(opened.graphs.replayed, before.attributes)
         if batch.via == "graph":
             step.address_changes, step.dtype_changes = opened.moved_buffers()

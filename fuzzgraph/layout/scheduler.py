@@ -363,6 +363,7 @@ class Scheduler:
             ring_starts_left=rings[5],
             rank_sizes=ints([*rank_sizes(self.config, step)]),
             adapters=ints([self._adapter(row) for row in rows]),
+            others_prefill=step.others_prefill,
             plain_tokens=int(self.config.draft_adapter),
         )
 

@@ -65,7 +65,8 @@ def _rows(step: ReplayStep, later: Collection[int]) -> str:
         if gone := [str(name) for name in step.finish if (name in later) is comes_back]:
             parts.append(f"after {word} {','.join(gone)}")
     if step.other_ranks:
-        parts.append(f"other ranks {','.join(map(str, step.other_ranks))}")
+        prompts = " tokens of prompts" if step.others_prefill else ""
+        parts.append(f"other ranks {','.join(map(str, step.other_ranks))}{prompts}")
     if step.mrope:
         parts.append("with mrope")
     return "  ".join(parts)

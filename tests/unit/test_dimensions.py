@@ -43,6 +43,7 @@ FOLLOWING = {"kv_pool_pages", "num_kv_heads", "v_head_dim", "spec_steps", "draft
     "state_ring_len",
     "state_flush_interval",
     "safe_gate",
+    "even_ranks",
     "drafted_prompts",
     "drafted_blocks",
     "drafted_window",

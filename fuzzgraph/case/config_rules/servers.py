@@ -32,6 +32,20 @@ def check_ranks(config: EngineConfig) -> None:
         )
 
 
+def check_even_ranks(config: EngineConfig) -> None:
+    """Source: sglang dp_attention.py, `get_dp_padding_mode`, of pplx. What such ranks make prompts
+    of is computed in chunks, by kernels for half precision (fla/chunk.py)."""
+    whole = config.dtype == "float32"
+    if config.even_ranks and (config.dp_size == 1 or config.modes != ("decode",) or whole):
+        refuse(
+            "config.even_ranks",
+            True,
+            "needs several data-parallel ranks, modes=['decode'] and half precision; got "
+            f"dp_size={config.dp_size}, {list(config.modes)} and dtype={config.dtype!r}",
+            "Change them, or drop it.",
+        )
+
+
 def check_experts(config: EngineConfig) -> None:
     """Experts are shared out evenly, over ranks that all compute the same tokens: those of one
     rank, or those that data-parallel ranks have gathered."""

@@ -36,6 +36,7 @@ _EVERYTHING = WIDEST.replace(
     few_states=False,
     state_rings=False,
     safe_gates=False,
+    even_ranks=False,
     state_flushes=False,
     drafted_prompts=False,
     drafted_blocks=("none",),

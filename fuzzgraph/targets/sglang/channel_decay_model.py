@@ -76,7 +76,7 @@ class ChannelDecayModel(HybridModel):
         # Decodes and verifies hand over gates as rows, prompts by heads, and all of them betas with
         # a dimension before them; up to 0.5.21 prompts after the sigmoid (sglang kimi_linear.py,
         # KimiDeltaAttention.forward, and glm5_next.py).
-        mode = forward_batch.forward_mode
+        mode = getattr(forward_batch, "logical_forward_mode", forward_batch.forward_mode)
         if not mode.is_decode() and not mode.is_target_verify():
             by_head = gates if self.flat_gates else gates.unflatten(-1, (CHANNEL_HEADS, CHANNELS))
             gates = by_head[None]

@@ -55,6 +55,9 @@ DATA_RANKS: Mapping[str, Any] = MappingProxyType({"max_dp_size": 8, "idle_alone"
 """Of `Capabilities`: servers with data-parallel attention. Idle batches exist beside others alone
 (sglang scheduler_dp_attn_mixin.py prepare_mlp_sync_batch_raw, need_idle_batch)."""
 
+_NEEDS_DECODES = (
+    "sglang dp_attn.py, _local_decode_cuda_graph_vote: all ranks of a graph decode or are idle"
+)
 _NEEDS_ENCODERS = "sglang decode runner, can_run: every row of a graph has an encoder"
 
 
@@ -281,6 +284,8 @@ class DecodeSession(RunnerSession):
         return {**inputs, **self._shown_use(given.seq_lens)}
 
     def declined(self, batch: Batch) -> str:
+        if batch.others_prefill:
+            return _NEEDS_DECODES
         if "encoder_lens" in self.inputs and not batch.encoder_lens.all():
             return _NEEDS_ENCODERS
         return ""

@@ -12,6 +12,7 @@ from tests.targets.sglang.hybrid_cases import (
     NEWEST,
     decodes,
     found,
+    step,
     verifies,
 )
 from tests.targets.sglang.released import Workers
@@ -73,6 +74,21 @@ def test_a_planted_bug_is_found(workers: Workers, planted: str, case: str) -> No
 def test_a_bound_in_the_place_of_parents_is_found(workers: Workers) -> None:
     planted = "tests.targets.sglang.safe_gate_mutants:bound_for_parents"
     assert found(workers, NEWEST, _CASES["verify"], planted) != set()
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("version", "bound", "unwritten"),
+    [("0.5.19", True, False), ("0.5.21", True, True), (NEWEST, True, True), (NEWEST, False, False)],
+)
+def test_rows_that_pad_a_decode_with_a_bound_hold_what_lay_in_the_pool_from_0_5_21_on(
+    workers: Workers, version: str, bound: bool, unwritten: bool
+) -> None:
+    """See reports/findings/sglang-gdn-padded-rows.md."""
+    case = decodes(step((0, 5)), step((0, 6)), capture_bs=(2,), safe_gate=bound)
+    seen = found(workers, version, case, "sglang-kda")
+    assert seen == ({("reads", "channel_delta")} if unwritten else set())
 
 
 @pytest.mark.sglang

@@ -183,3 +183,17 @@ def test_a_table_of_the_case_shows_the_other_ranks() -> None:
     header, line = case_table(case_of(decode(1, 4, 0)))
     assert line.split() == ["0", "decode", "graph", "1/4", "0:3", "other", "ranks", "4,0"]
     assert header.split()[:3] == ["step", "mode", "via"]
+
+
+def test_decodes_beside_prompts_are_drawn_where_a_target_has_them() -> None:
+    can = Capabilities(
+        max_dp_size=8, recurrent_state=True, idle_alone=False, prefilling_ranks=True,
+        even_ranks=True, dtypes=("float32", "float16"), modes=("decode", "idle"),
+    )  # fmt: skip
+    found = drawn(can)
+    steps = [(case.config, step) for case in found for step in case.steps if step.others_prefill]
+    assert len(steps) > 20
+    assert any(step.mode == "idle" for _, step in steps)
+    assert any(0 in step.other_ranks and step.rows for _, step in steps)
+    assert any(config.even_ranks for config, _ in steps)
+    assert not any(config.even_ranks and config.dtype == "float32" for config, _ in steps)

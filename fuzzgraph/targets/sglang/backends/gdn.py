@@ -113,6 +113,20 @@ def demand_rings(config: EngineConfig) -> None:
         )
 
 
+_BESIDE_PROMPTS = ("prefilling_ranks", "even_ranks")
+"""Capabilities of decodes beside data-parallel ranks that compute prompts."""
+
+
+def demand_even_ranks(config: EngineConfig) -> None:
+    """Refuse a config whose ranks exchange tokens of equal lengths on a release without pplx.
+
+    Raises:
+        NotInRelease: none of its exchanges asks for that.
+    """
+    if config.even_ranks and is_before((0, 5, 17)):
+        raise NotInRelease(f"sglang {release()} has no pplx: even_ranks must be false")
+
+
 class DeltaNetSession(TritonSession):
     """One hybrid backend and one decode runner with its captured graphs."""
 
@@ -128,6 +142,7 @@ class DeltaNetSession(TritonSession):
         first = COMMITS_SINCE if "target_verify" in config.modes else self.tracking_since
         demand_tracking(config, max(first, self.tracking_since))
         demand_rings(config)
+        demand_even_ranks(config)
         super().__init__(config, graphs)
 
     def _more_fields(self, config: EngineConfig) -> tuple[Field, ...]:
@@ -162,6 +177,8 @@ class DeltaNetSession(TritonSession):
         seen = super().observe(batch)
         if self.ran_eagerly and self._padded_eagerly:
             seen.dummy_rows = seen.padded_bs - batch.raw_bs
+        if self._runs_as_prompts:  # whose logits are those of each request's last token
+            seen.shown_tokens = self._last_batch.batch_size
         return seen
 
     def _open_backend(self, runner: ModelRunner) -> Any:
@@ -177,7 +194,23 @@ class DeltaNetSession(TritonSession):
 
     def _used(self, lens: torch.Tensor) -> dict[str, torch.Tensor]:
         own = self._recurrent_tensors(self._size)
-        return {**super()._used(lens), **{name: each.clone() for name, each in own.items()}}
+        # Attention runs what the engine has made prompts of one token by another metadata.
+        shown = {} if self._runs_as_prompts else super()._used(lens)
+        return {**shown, **{name: each.clone() for name, each in own.items()}}
+
+    def shown_outputs(self) -> dict[str, torch.Tensor]:
+        """None of an idle rank, whose tokens are nobody's (sglang logits_processor.py)."""
+        nobodys = self._runs_as_prompts and not self._batch.raw_bs
+        return {} if nobodys else super().shown_outputs()
+
+    def plan(self) -> dict[str, object]:
+        return {} if self._runs_as_prompts else super().plan()
+
+    @property
+    def _runs_as_prompts(self) -> bool:
+        """Whether the engine has relabelled the last batch, because other ranks compute prompts."""
+        given = self._last_batch
+        return self.ran_eagerly and given.forward_mode.is_extend() and not self._verifies
 
     def _recurrent_tensors(self, size: int | None) -> dict[str, torch.Tensor]:
         recurrent = self.backend.linear_attn_backend
@@ -196,7 +229,8 @@ class DeltaNetSession(TritonSession):
                 shown[field.name] = getattr(recurrent.forward_metadata, field.name)
             else:
                 shown[field.name] = getattr(recurrent, f"{field.name}_list")[size - 1]
-        return shown
+        # An engine that takes a decode for a prompt makes none.
+        return {name: tensor for name, tensor in shown.items() if tensor is not None}
 
     def replay(self, batch: Batch) -> None:
         super().replay(batch)
@@ -310,6 +344,7 @@ class DeltaNetTarget(RecurrentTarget, TritonTarget):
             state_tracking=True,
             **{name: mode == "decode" or name == "state_rings" for name in self.rings},
             few_states=mode == "decode",
+            **dict.fromkeys(_BESIDE_PROMPTS, bool(self.ranks) and mode == "decode"),
             # A server's decode follows a prompt.
             min_seq_len=2,
         )

@@ -68,10 +68,12 @@ def forget_ranks(forward_batch: Any) -> None:
 
 
 def _gathered(batch: Batch, rank: int) -> Any:
-    """The scheduler's batch as the ranks' exchange leaves it: all decode or are idle, so all agree
-    to take a graph. Rows count as tokens, in a verify too. A request has logits for one token; of
-    the other ranks' prefills it makes no difference here how many requests they have."""
-    logits = np.minimum(batch.rank_sizes, 1) if batch.mode == "prefill" else batch.rank_sizes.copy()
+    """The scheduler's batch as the ranks' exchange leaves it: all take a graph where all decode or
+    are idle. Rows count as tokens, in a verify too. A request has logits for one token; of the
+    other ranks' prefills it makes no difference here how many requests they have."""
+    prompts = batch.mode == "prefill" or batch.others_prefill
+    logits = np.minimum(batch.rank_sizes, 1) if prompts else batch.rank_sizes.copy()
+    takes_graph = not batch.others_prefill
     logits[rank] = batch.raw_bs
     return Stub(
         global_num_tokens=batch.rank_sizes.tolist(),
@@ -79,9 +81,9 @@ def _gathered(batch: Batch, rank: int) -> Any:
         draft_global_num_tokens=None,
         draft_global_num_tokens_for_logprob=None,
         dp_spec_prefill_coordination_applied=False,
-        can_run_decode_cuda_graph=True,
-        can_run_dp_cuda_graph=True,
-        can_run_dp_draft_cuda_graph=True,
+        can_run_decode_cuda_graph=takes_graph,
+        can_run_dp_cuda_graph=takes_graph,
+        can_run_dp_draft_cuda_graph=takes_graph,
     )
 
 

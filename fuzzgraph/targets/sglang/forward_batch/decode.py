@@ -69,6 +69,8 @@ def forward_batch(batch: Batch, runner: ModelRunner) -> Any:
         "capture_hidden_mode": hidden,
         "spec_info": spec,
     }
+    if batch.others_prefill:  # an idle rank makes a prompt of its own (prepare_mlp_sync_batch)
+        values["orig_seq_lens"] = engine_tensor(batch.seq_lens, runner.device).int()
     made = given(info.ForwardBatch, values)
     if runner.dp_size > 1:
         count_ranks(made, batch, runner)
@@ -99,9 +101,10 @@ def decode_values(batch: Batch, runner: ModelRunner, lens: IntArray) -> dict[str
         **_encoders(batch, runner),
         **_tracked(batch, device),
         **_token_counts(info.ForwardBatch, batch.num_tokens, device),
-        # All data-parallel ranks agree to take the graph.
-        "can_run_dp_cuda_graph": True,
-        "can_run_decode_cuda_graph": True,
+        # All data-parallel ranks agree to take the graph, unless some compute prompts.
+        "can_run_dp_cuda_graph": not batch.others_prefill,
+        "can_run_decode_cuda_graph": not batch.others_prefill,
+        "is_extend_in_batch": batch.others_prefill,
         "return_logprob": False,
         "spec_algorithm": runner.spec_algorithm,
         "req_to_token_pool": runner.req_to_token_pool,

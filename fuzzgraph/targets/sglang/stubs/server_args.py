@@ -122,6 +122,8 @@ class Configuration:
         more = {**_tracking(config), **_rings(config), **more}
         if config.two_batch_overlap:
             values |= two_batches.ARGUMENTS
+        if config.even_ranks:
+            values |= {"moe_a2a_backend": "pplx"}
         values |= split_backends.arguments(config, backend)
         values |= {name: value for name, value in more.items() if _is_argument(name)}
         self.server_args = _arguments(values)
@@ -144,14 +146,16 @@ class Configuration:
         """
         if _in_use[-1:] == [self]:
             return
-        # What experts are set to outlives a session whose batches are cut in two.
-        overlap = any(each.config.two_batch_overlap for each in (*_in_use, self))
+        # What experts are set to outlives a session whose tokens they exchange.
+        exchanged = any(
+            each.config.two_batch_overlap or each.config.even_ranks for each in (*_in_use, self)
+        )
         _in_use[:] = [self]
         become_rank(self.config, self.everyone)
         if self.config.dp_size > 1:
             size_gathered_rows(self.config, self.server_args.device)
         self._publish()
-        if overlap:
+        if exchanged:
             two_batches.follow_arguments(self.server_args)
 
     def _publish(self) -> None:
