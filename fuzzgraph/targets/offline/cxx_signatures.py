@@ -17,9 +17,17 @@ import torch
 
 from fuzzgraph.errors import AdapterUnavailable, KernelRefused
 
-__all__ = ["Parameter", "check_binding", "check_template", "parameters_of", "template_of"]
+__all__ = [
+    "COMMENTS",
+    "Parameter",
+    "check_binding",
+    "check_template",
+    "parameters_of",
+    "template_of",
+]
 
-_COMMENTS = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+COMMENTS = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+"""Of C++."""
 _WORDS = re.compile(r"\b(const|inline|static|unsigned|typename|class)\b|[&]|__restrict__")
 
 
@@ -61,7 +69,7 @@ def parameters_of(source: str, function: str, within: str = "") -> tuple[Paramet
     Raises:
         AdapterUnavailable: the source has no such function.
     """
-    text = _COMMENTS.sub("", source)
+    text = COMMENTS.sub("", source)
     start = _after(text, rf"\bstruct {within}\b[^;{{]*\{{") if within else 0
     found = None
     if start is not None:
@@ -83,7 +91,7 @@ def template_of(source: str, struct: str) -> tuple[Parameter, ...]:
     Raises:
         AdapterUnavailable: the source has no such struct.
     """
-    text = _COMMENTS.sub("", source)
+    text = COMMENTS.sub("", source)
     at = re.search(rf"\bstruct {struct}\b\s*(final\s*)?\{{", text)
     if at is None:
         raise AdapterUnavailable(f"the source of a compiled kernel defines no struct {struct}")

@@ -1,4 +1,4 @@
-"""Planted bugs of decodes beside ranks that compute prompts, each of them the change of one line."""
+"""Planted bugs of decodes beside ranks that prefill, each of them the change of one line."""
 
 from __future__ import annotations
 

@@ -11,9 +11,12 @@ import torch
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.targets.sglang.backends import nsa
 from fuzzgraph.targets.sglang.stubs.planned_topk import topk_module
+from tests.targets.sglang.changed_lines import change_line_elsewhere
 
 __all__ = [
     "lengths_of_the_table",
+    "misspelt_export",
+    "packed_selection_everywhere",
     "pages_of_another_size",
     "plan_of_the_batch_before",
     "plan_of_the_capture",
@@ -40,6 +43,24 @@ def _opened(change: Callable[[Any], None], verify: bool = False) -> Any:
 
 def _no_refresh(session: Any) -> None:
     session.backend._refresh_topk_v2_plan = lambda metadata: None
+
+
+def _built(line: str, other: str) -> Any:
+    """What the engine compiles is asked for by another line."""
+    module = "sglang.kernels.ops.attention.dsv4.topk"
+    return _opened(
+        lambda session: change_line_elsewhere(session, module, "_jit_topk_v2_module", line, other)
+    )
+
+
+def packed_selection_everywhere() -> Any:
+    """It exports on NVIDIA's GPUs what its source has for AMD's alone."""
+    return _built("if is_hip_runtime():", "if not is_hip_runtime():")
+
+
+def misspelt_export() -> Any:
+    """It exports a method that its source does not have, and that nobody calls."""
+    return _built("::transform_kpool_ragged", "::transform_pooled_ragged")
 
 
 def plan_of_the_capture() -> Any:

@@ -85,6 +85,21 @@ def test_keys_that_are_selected_by_wrong_metadata_show_in_outputs(
     assert "reference" in _oracles(workers, "0.5.23", case, f"{_WRONG}:{mutant}")
 
 
+@pytest.mark.parametrize(
+    ("mutant", "method"),
+    [
+        ("packed_selection_everywhere", "transform_packed"),
+        ("misspelt_export", "transform_pooled_ragged"),
+    ],
+)
+def test_an_export_that_no_source_has_on_the_platform_is_no_build(
+    workers: Workers, mutant: str, method: str
+) -> None:
+    case = _sparse_case((66, 130), capture_bs=(2,))
+    findings = workers.findings("0.5.23", case, f"{_WRONG}:{mutant}")
+    assert any(f"TopKKernel has no {method} on this platform" in one.message for one in findings)
+
+
 def test_mutants_of_the_plan_are_healthy_where_nothing_follows_it(workers: Workers) -> None:
     case = _sparse_case((66, 130), (131, 7), topk_kernel="unplanned")
     assert workers.findings("0.5.23", case, f"{_WRONG}:plan_of_the_capture") == ()

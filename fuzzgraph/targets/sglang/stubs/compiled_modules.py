@@ -19,6 +19,7 @@ import torch
 
 from fuzzgraph.errors import AdapterUnavailable, KernelNotModelled, KernelRefused
 from fuzzgraph.relays import relay
+from fuzzgraph.targets.offline.cxx_platforms import lacks_method, on_platform
 from fuzzgraph.targets.offline.cxx_signatures import (
     check_binding,
     check_template,
@@ -41,6 +42,8 @@ _DTYPES = {
     "int64_t": torch.int64,
 }
 """As the engine's `make_cpp_args` renders them."""
+_PLATFORM = {"USE_ROCM": torch.version.hip is not None}
+"""What the engine's compiler is told of the platform (sglang kernels/jit/utils)."""
 _EXPRESSION = re.compile(r"(?P<kernel>\w+)\s*(<(?P<args>.*)>)?\s*(::(?P<method>\w+))?")
 
 
@@ -130,6 +133,8 @@ def _export(
         raise KernelRefused(f"{expression} names no function ({source})")
     kernel, method = found["kernel"], found["method"]
     spelt = f"{kernel}::{method}" if method else kernel
+    if method and lacks_method(on_platform(text, _PLATFORM), kernel, method):
+        raise KernelRefused(f"{kernel} has no {method} on this platform ({source})")
     if spelt not in makers:
         return _not_modelled(spelt)
     template: dict[str, str] = {}
