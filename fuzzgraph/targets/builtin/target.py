@@ -37,6 +37,7 @@ _EVERYTHING = WIDEST.replace(
     state_rings=False,
     safe_gates=False,
     even_ranks=False,
+    prefilling_ranks=False,
     state_flushes=False,
     drafted_prompts=False,
     drafted_blocks=("none",),
