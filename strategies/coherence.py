@@ -134,8 +134,6 @@ def coherent(fields: Fields, can: Capabilities, pins: Pins = ()) -> EngineConfig
     later_stage(fields, can)
     if "dp_size" not in dict(pins):
         data_ranks(fields, can)
-    if "even_ranks" not in dict(pins):
-        even_ranks(fields, can)
     if "attn_tp_size" not in dict(pins):
         ranks_that_share_drafts(fields, can)
     if fields["draft_adapter"]:
@@ -157,6 +155,8 @@ def coherent(fields: Fields, can: Capabilities, pins: Pins = ()) -> EngineConfig
         _logit_cap(fields, can)
     if "layer_types" not in dict(pins):
         _layer_types(fields, can)
+    if "even_ranks" not in dict(pins):
+        even_ranks(fields, can)
     if any(fields[name] != DIMENSIONS[name].default for name in WITHOUT_BLOCKS):
         fields["index_block"] = DIMENSIONS["index_block"].default
     if not can.capture_beyond_pool:
