@@ -32,6 +32,9 @@ PADDED_OF_RANKS = "padded_of_ranks"
 """`Field.repeats` of counts for each data-parallel rank: the padded tokens of the graph that all of
 them replay."""
 
+ADAPTER_POOLS = "adapter_pools"
+"""`Field.repeats` of the adapters that a pool holds, which may be one of several pools."""
+
 # Counts whose rules the contract oracle has by their names.
 _JUDGED_BY_NAME = ("num_token_non_padded", "seq_lens_sum")
 # Axes whose entries the contract oracle looks up among what each row owns.
@@ -72,8 +75,8 @@ class Field:
     source: str = ""
     repeats: str = ""
     """What live entries must hold, as values or, for offsets, as their steps: an attribute of the
-    logical batch or a function of `reference.metadata`, `TOLD` or `PADDED_OF_RANKS`. Well-known
-    names need no declaration."""
+    logical batch or a function of `reference.metadata`, `TOLD`, `PADDED_OF_RANKS` or
+    `ADAPTER_POOLS`. Well-known names need no declaration."""
     unjudged: str = ""
     """Why live entries cannot be judged; it replaces `repeats`, also that of a well-known name."""
     dtype: str = ""

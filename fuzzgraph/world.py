@@ -186,6 +186,9 @@ class Batch:
     """[raw_bs] LoRA adapter of each request, numbered from 1 on; 0 for none."""
     others_prefill: bool = False
     """Whether other data-parallel ranks compute prompts in this step."""
+    adapter_pools: tuple[tuple[int, ...], ...] = ()
+    """Adapters that a pool may hold once it has those of this step, 0 for requests without one,
+    each possibility in rising order; empty without adapters. See `layout.adapter_pool`."""
     plain_tokens: int = 0
     """Tokens of each row, from its first on, that have no adapter whatever `adapters` says."""
     virtual_slots: Ragged | None = None

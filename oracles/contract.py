@@ -15,7 +15,7 @@ import torch
 from fuzzgraph.accesses import Misuse
 from fuzzgraph.case import EngineConfig, group_configs
 from fuzzgraph.case.capture_sizes import counts_tokens
-from fuzzgraph.fields import PADDED_OF_RANKS, TOLD
+from fuzzgraph.fields import ADAPTER_POOLS, PADDED_OF_RANKS, TOLD
 from fuzzgraph.finding import Clause, Finding, Stage
 from fuzzgraph.observation import Field, Observation, PaddingRule, RunKind, StepRecord
 from fuzzgraph.oracles.claims import claim
@@ -148,6 +148,9 @@ def claims_of(declared: Field, step: StepRecord, seen: Observation) -> Iterator[
         yield Claim(metadata.holds_sum, (name, "seq_lens"), facts)
     elif axis in ("requests", "tokens"):
         yield from _row_claims(declared, step, seen)
+    elif declared.truth == ADAPTER_POOLS:
+        allowed = [list(pool) for pool in batch.adapter_pools]
+        yield Claim(metadata.is_one_of, only, {"allowed": allowed})
     elif axis == "scalar":
         yield from _live(metadata.holds_live, declared, step, seen)
     if declared.selects == "length":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fuzzgraph.capabilities import Capabilities, least_page_numbers, page_numbers
 from fuzzgraph.case import DIMENSIONS, SPEC_MODES, EngineConfig, group_configs
 from fuzzgraph.case.config_rules import WITHOUT_BLOCKS, WITHOUT_CAP, WITHOUT_LAYER_TYPES
+from fuzzgraph.strategies.coherent_adapters import adapters
 from fuzzgraph.strategies.coherent_drafts import (
     bound_draft,
     draft_branches,
@@ -136,10 +137,7 @@ def coherent(fields: Fields, can: Capabilities, pins: Pins = ()) -> EngineConfig
         data_ranks(fields, can)
     if "attn_tp_size" not in dict(pins):
         ranks_that_share_drafts(fields, can)
-    if fields["draft_adapter"]:
-        fields["max_loras"] = DIMENSIONS["max_loras"].default
-    elif can.loras:  # by a size that every case draws, so that each number comes as often
-        fields["max_loras"] = fields["max_loras"] or 1 + fields["max_context_len"] % 3
+    adapters(fields, can)
     if can.experts:
         experts(fields, can, pins)
     _prefill_slots(fields, can)

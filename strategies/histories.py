@@ -13,7 +13,7 @@ import msgspec
 
 from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import BatchRow, EngineConfig, Mode, ReplayStep, Via, ladder, raw_size
-from fuzzgraph.case.adapters import most_adapters
+from fuzzgraph.case.adapters import most_adapters, pinned_adapters, room_for_adapters
 from fuzzgraph.case.capture_sizes import counts_tokens, most_of_a_rank
 from fuzzgraph.case.verified_states import (
     Computed,
@@ -301,18 +301,19 @@ class HistoryBuilder:
         if request in self.back:
             return self.adapters[request]
         named = self._live_adapters()
-        free = len(named) < self.config.max_loras
-        given = range(1 + most_adapters(self.config)) if free else (0, *sorted(named))
+        given: Sequence[int] = range(1 + most_adapters(self.config))
+        if room_for_adapters(self.config, named) <= 0:
+            given = (0, *sorted(named.union(pinned_adapters(self.config))))
         return given[_scaled(byte, len(given))]
 
     def _live_adapters(self) -> set[int]:
-        """Those of live requests, which are never more than `max_loras`."""
+        """Those of live requests, which are never more than a batch may have."""
         return {self.adapters[name] for name in (*self.lengths, *self.back)} - {0}
 
     def _fits(self, request: int) -> bool:
         """Whether there is room for the adapter of a request that comes back."""
         named = self._live_adapters() | {self.adapters[request]} - {0}
-        return len(named) <= self.config.max_loras
+        return room_for_adapters(self.config, named) >= 0
 
     def _verified(
         self, request: int, tokens: int, length: int, *, beside: bool

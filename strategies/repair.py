@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from fuzzgraph.case import BatchRow, Case, EngineConfig, Mode, ReplayStep
-from fuzzgraph.case.adapters import adapters_of, most_adapters
+from fuzzgraph.case.adapters import adapters_of, most_adapters, room_for_adapters
 from fuzzgraph.case.capture_sizes import most_of_a_rank
 from fuzzgraph.errors import OutOfPages
 from fuzzgraph.layout import plan
@@ -125,7 +125,7 @@ def _within_loras(config: EngineConfig, steps: list[ReplayStep]) -> tuple[Replay
     """The steps with lower numbers of adapters, if any step has too many."""
     named = [adapters_of(step) for step in steps]
     most = most_adapters(config)
-    if all(len(each) <= config.max_loras and max(each, default=0) <= most for each in named):
+    if all(room_for_adapters(config, each) >= 0 and max(each, default=0) <= most for each in named):
         return tuple(steps)
     return tuple(
         msgspec.structs.replace(

@@ -1,6 +1,8 @@
-"""Which LoRA adapters a case has, and how many."""
+"""Which LoRA adapters a case has, how many, and which of them stay."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from fuzzgraph.case.model import EngineConfig, ReplayStep
 
@@ -12,6 +14,20 @@ DRAFT_ADAPTER = 1
 """The adapter of a model that drafts by itself, its only one."""
 
 
+def pinned_adapters(config: EngineConfig) -> range:
+    """Adapters that stay in the pool once they are there.
+
+    Source: sglang 0.5.23 lora_manager.py, `validate_new_adapter`: with data-parallel attention it
+    refuses others.
+
+    >>> [*pinned_adapters(EngineConfig(max_loras=2, pinned_loras=1))]
+    [1]
+    >>> [*pinned_adapters(EngineConfig(max_loras=2, dp_size=2))]
+    [1, 2]
+    """
+    return range(1, 1 + (config.max_loras if config.dp_size > 1 else config.pinned_loras))
+
+
 def most_adapters(config: EngineConfig) -> int:
     """Adapters that requests of a case may have: they are numbered from 1 on.
 
@@ -20,9 +36,23 @@ def most_adapters(config: EngineConfig) -> int:
     """
     if config.draft_adapter:
         return DRAFT_ADAPTER
-    return config.max_loras + MORE_ADAPTERS if config.max_loras else 0
+    if len(pinned_adapters(config)) == config.max_loras:  # no other one could come
+        return config.max_loras
+    return config.max_loras + MORE_ADAPTERS
 
 
 def adapters_of(step: ReplayStep) -> frozenset[int]:
     """The adapters of a step's rows, without 0."""
     return frozenset(row.adapter for row in step.rows) - {0}
+
+
+def room_for_adapters(config: EngineConfig, named: Iterable[int]) -> int:
+    """How many more adapters a batch of these may have, beside pinned ones, which have room of
+    their own; below 0 where it has too many.
+
+    >>> config = EngineConfig(max_loras=3, pinned_loras=1)
+    >>> room_for_adapters(config, {1}), room_for_adapters(config, {2, 3, 4})
+    (2, -1)
+    """
+    pinned = pinned_adapters(config)
+    return config.max_loras - len(pinned) - len({*named}.difference(pinned, (0,)))

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from fuzzgraph.case.adapters import adapters_of, most_adapters
+from fuzzgraph.case.adapters import (
+    adapters_of,
+    most_adapters,
+    pinned_adapters,
+    room_for_adapters,
+)
 from fuzzgraph.case.capture_sizes import ladder, most_of_a_rank, padded_size, rank_sizes
 from fuzzgraph.case.config_rules import refuse, validate_config
 from fuzzgraph.case.model import BatchRow, Case, EngineConfig, Mode, ReplayStep
@@ -192,11 +197,13 @@ def _check_row(config: EngineConfig, mode: Mode, row: BatchRow, where: str) -> N
 
 def _check_adapters(config: EngineConfig, step: ReplayStep, where: str) -> None:
     named = adapters_of(step)
-    if len(named) > config.max_loras:
+    if room_for_adapters(config, named) < 0:
+        pinned = len(pinned_adapters(config))
+        beside = f", of which {pinned} are pinned" if pinned else ""
         refuse(
             f"{where}: adapters",
             sorted(named),
-            f"are more than max_loras={config.max_loras}",
+            f"are more than max_loras={config.max_loras}{beside}",
             "Use fewer in one step, or raise config.max_loras.",
         )
 

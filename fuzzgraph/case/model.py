@@ -332,11 +332,23 @@ class EngineConfig(Record, frozen=True, kw_only=True):
     )] = 0
     """Which of them the engine under test is."""
     max_loras: Annotated[int, Dimension(
-        bounds=(0, 64), needs=Switch("loras"), label="LoRA adapters", group="features",
-        carried_by=("lora_ranks_of_tokens", "token_lora_mapping"),
+        bounds=(0, 64), needs=Switch("loras"), resets_with="adapters", label="LoRA adapters",
+        group="features", carried_by=("lora_ranks_of_tokens", "token_lora_mapping"),
     )] = 0
     """LoRA adapters that one batch may have, beside requests without one. The engine loads others
     than these too, as requests need them. 0: it has none."""
+    lora_eviction: Annotated[Literal["lru", "fifo"], Dimension(
+        needs=OneOf("lora_evictions"), resets_with="adapters", label="LoRA eviction {}",
+        group="features", carried_by=("lora_pool",),
+    )] = "lru"
+    """Which adapter leaves a full pool for another one: of those that the batch does not have and
+    that are not pinned, the one that was used least recently (`lru`), or came first (`fifo`)."""
+    pinned_loras: Annotated[int, Dimension(
+        bounds=(0, 64), needs=Switch("pinned_loras"), resets_with="adapters",
+        label="pinned LoRA adapters", group="features", carried_by=("lora_pool",),
+    )] = 0
+    """How many adapters, from the first on, stay in the pool once they are there. Beside
+    data-parallel ranks all do."""
     num_experts: Annotated[int, Dimension(
         bounds=(0, 512), needs=Switch("experts"), label="experts {}", group="features",
         carried_by=("topk_ids.0",),

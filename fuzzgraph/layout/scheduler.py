@@ -23,6 +23,7 @@ from fuzzgraph.case.verified_states import (
 )
 from fuzzgraph.content import token_ids
 from fuzzgraph.errors import InvalidCase, OutOfPages
+from fuzzgraph.layout.adapter_pool import AdapterPools
 from fuzzgraph.layout.free_list import OTHER_ORDER, FreeList
 from fuzzgraph.layout.streams import (
     BRANCHES,
@@ -132,6 +133,7 @@ class Scheduler:
         self.last_steps = {row.request: n for n, step in enumerate(case.steps) for row in step.rows}
         self.accepted, self.prompts = accepted_lens(case), prompt_lens(case)
         self.preempted: set[int] = set()
+        self.adapter_pools = AdapterPools(config)
         order, seed = case.page_order, case.seed
         self.rows = FreeList(order, seed, FIRST_ROW, config.req_pool_size)
         self.states_each = states_each(config)
@@ -364,6 +366,7 @@ class Scheduler:
             rank_sizes=ints([*rank_sizes(self.config, step)]),
             adapters=ints([self._adapter(row) for row in rows]),
             others_prefill=step.others_prefill,
+            adapter_pools=self._adapter_pools(index, rows),
             plain_tokens=int(self.config.draft_adapter),
         )
 
@@ -371,6 +374,11 @@ class Scheduler:
         """That of the request; of a model that drafts by itself, the one that it drafts with."""
         drafts = self.config.draft_adapter and self.config.drafted_blocks != "none"
         return DRAFT_ADAPTER if drafts else row.adapter
+
+    def _adapter_pools(self, index: int, rows: tuple[BatchRow, ...]) -> tuple[tuple[int, ...], ...]:
+        if not self.config.max_loras:
+            return ()
+        return self.adapter_pools.step(index, {row.adapter for row in rows})
 
     def _track(
         self, index: int, step: ReplayStep, live: list[_Request]

@@ -22,6 +22,7 @@ __all__ = [
     "holds_padding",
     "holds_sum",
     "is_not_negative",
+    "is_one_of",
     "names_own_pages",
     "names_own_slots",
     "offsets_ascend",
@@ -72,6 +73,14 @@ def holds_padding(
             f"{name}[{live + at}] of a padded row is {tail[at]}, must be the {kind} value"
             f" {value}{promised}"
         )
+
+
+def is_one_of(name: str, got: Entries, *, allowed: list[list[int]]) -> Iterator[str]:
+    """All entries are those of one of the lists, in this order."""
+    values = got.reshape(-1).tolist()
+    if values not in allowed:
+        right = " or ".join(map(str, allowed))
+        yield f"{name} is {values}, must be {right}"
 
 
 def is_not_negative(name: str, got: Entries) -> Iterator[str]:

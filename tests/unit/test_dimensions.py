@@ -32,6 +32,8 @@ FOLLOWING = {"kv_pool_pages", "num_kv_heads", "v_head_dim", "spec_steps", "draft
     "experts_per_token",
     "kv_compression",
     "max_loras",
+    "lora_eviction",
+    "pinned_loras",
     "image_len",
     "num_experts",
     "prefill_slots",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fuzzgraph.case.config_rules import drafts, keys, prompts, servers, sizes, states
+from fuzzgraph.case.config_rules import adapters, drafts, keys, prompts, servers, sizes, states
 from fuzzgraph.case.config_rules.keys import WITHOUT_BLOCKS, WITHOUT_CAP, WITHOUT_LAYER_TYPES
 from fuzzgraph.case.config_rules.refusal import refuse
 from fuzzgraph.case.config_rules.servers import WHOLE_BATCHES
@@ -50,6 +50,7 @@ _RULES: tuple[Callable[[EngineConfig], None], ...] = (
     drafts.check_branches,
     drafts.check_draft_window,
     servers.check_experts,
+    adapters.check_adapters,
     prompts.check_prefill,
 )
 """In the order in which a config is held against them; the first one that it breaks is told."""

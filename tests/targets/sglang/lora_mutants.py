@@ -9,7 +9,11 @@ from fuzzgraph.case import EngineConfig
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.sglang.backends.lora import Kernels, LoraSession, LoraTarget
 from fuzzgraph.targets.sglang.backends.lora_v2 import LoraV2Session, LoraV2Target
+from fuzzgraph.targets.sglang.release import engine_module
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
+from tests.targets.sglang.changed_lines import change_line
+
+_POLICIES = "sglang.srt.lora.eviction_policy"
 
 Mode = Literal["decode", "target_verify"]
 
@@ -156,6 +160,70 @@ class _PaddedRowsKeepSlots(_Mutant):
         backend.prepare_lora_batch = kept
 
 
+class _Line(_Mutant):
+    """Changes one line of what decides who leaves the pool."""
+
+    of_pool = False
+    """Whether the line is the pool's own, and not the policy's."""
+    method: str
+    line: str
+    other = "pass"
+
+    def _plant(self, manager: Any, backend: Any) -> None:
+        pool = manager.memory_pool
+        holder = pool if self.of_pool else pool.eviction_policy
+        change_line(holder, self.method, self.line, self.other)
+
+
+class _KeepsItsOldPlace(_Line):
+    """An adapter that is used again is as old as it was."""
+
+    method, line = "mark_used", "self.access_order.pop(uid, None)"
+
+
+class _NewestLeaves(_Line):
+    """Whoever was used last leaves."""
+
+    method, line = "select_victim", "list(self.access_order.keys())"
+    other = "list(reversed(self.access_order.keys()))"
+
+
+class _OnlyNewOnesAreUsed(_Line):
+    """An adapter that is there already is not told to the policy."""
+
+    of_pool, method = True, "prepare_lora_batch"
+    line = "self.eviction_policy.mark_used(uid)"
+    other = "uid in self.uid_to_buffer_id or self.eviction_policy.mark_used(uid)"
+
+
+class _RemembersWhoLeft(_Line):
+    """One that left keeps its place in the order."""
+
+    of_pool, method = True, "prepare_lora_batch"
+    line = "self.eviction_policy.remove(victim_uid)"
+
+
+class _PinnedOnesLeave(_Line):
+    """Pinned adapters leave as others do."""
+
+    of_pool, method = True, "prepare_lora_batch"
+    line, other = "if lora_ref and lora_ref.pinned:", "if False:"
+
+
+class _BaseLeaves(_Line):
+    """Requests without an adapter lose their slot before any adapter does."""
+
+    of_pool, method = True, "prepare_lora_batch"
+    line, other = "candidates_to_use = non_none_candidates", "candidates_to_use = {None}"
+
+
+class _NoPolicyIsAsked(_Mutant):
+    """The server's choice of a policy reaches nobody."""
+
+    def _plant(self, manager: Any, backend: Any) -> None:
+        manager.memory_pool.eviction_policy = engine_module(_POLICIES).LRUEvictionPolicy()
+
+
 class _ReversedRowsV2(_ReversedRows, LoraV2Session):
     """Each row has the adapter of the row at the other end."""
 
@@ -210,6 +278,13 @@ def _opened_v2(session: type[LoraV2Session], mode: Mode = "decode") -> Callable[
 
 reversed_rows = _opened(_ReversedRows)
 reversed_rows_chunked = _opened(_ReversedRows, "csgmv")
+keeps_its_old_place = _opened(_KeepsItsOldPlace)
+newest_leaves = _opened(_NewestLeaves)
+only_new_ones_are_used = _opened(_OnlyNewOnesAreUsed, "csgmv")
+remembers_who_left = _opened(_RemembersWhoLeft)
+pinned_ones_leave = _opened(_PinnedOnesLeave)
+base_leaves = _opened(_BaseLeaves)
+no_policy_is_asked = _opened(_NoPolicyIsAsked)
 rank_of_a_neighbour = _opened(_RankOfANeighbour)
 first_scales = _opened(_FirstScales)
 slots_not_filled = _opened(_SlotsNotFilled)

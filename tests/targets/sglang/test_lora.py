@@ -69,6 +69,34 @@ FEWER_SEGMENTS = _case(
 ALONE = _case(_step((0, 5, 1)), _step((1, 6, 2), finish=(0,)), capture_bs=(1, 4))
 
 
+def _alone(*adapters: int, **settings: Any) -> Case:
+    """One request a step, each with its adapter."""
+    steps = [
+        _step((index, 5, own), finish=(index - 1,) if index else ())
+        for index, own in enumerate(adapters)
+    ]
+    return _case(*steps, capture_bs=(1,), **settings)
+
+
+# Pools of two adapters, from which one leaves in the last step.
+USED_AGAIN = _alone(1, 2, 1, 3)
+FIRST_LEAVES = _alone(1, 2, 1, 3, lora_eviction="fifo")
+COME_AGAIN = _alone(1, 2, 3, 1, 2, lora_eviction="fifo")
+PINNED = _alone(1, 2, 3, 0, 4, pinned_loras=1)
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "of",
+    [USED_AGAIN, FIRST_LEAVES, COME_AGAIN, PINNED],
+    ids=["used again", "first leaves", "come again", "pinned"],
+)
+@pytest.mark.parametrize("version", ["0.5.12", "0.5.13", NEWEST])
+def test_the_adapter_leaves_that_the_policy_says(workers: Workers, version: str, of: Case) -> None:
+    assert found(workers, version, of, TARGETS[0]) == set()
+
+
 @pytest.mark.sglang
 @pytest.mark.slow
 @pytest.mark.parametrize(
@@ -172,6 +200,13 @@ def test_configs_that_the_target_does_not_have_are_refused(
 @pytest.mark.parametrize(
     ("planted", "of", "named"),
     [
+        ("keeps_its_old_place", USED_AGAIN, ("metadata", "lora_pool")),
+        ("newest_leaves", USED_AGAIN, ("metadata", "lora_pool")),
+        ("only_new_ones_are_used", USED_AGAIN, ("metadata", "lora_pool")),
+        ("remembers_who_left", COME_AGAIN, ("metadata", "lora_pool")),
+        ("pinned_ones_leave", PINNED, ("metadata", "lora_pool")),
+        ("base_leaves", USED_AGAIN, ("metadata", "lora_pool")),
+        ("no_policy_is_asked", FIRST_LEAVES, ("metadata", "lora_pool")),
         ("reversed_rows", MIXED, ("metadata", "lora_ranks_of_tokens")),
         ("reversed_rows_chunked", MIXED, ("computes", "lora")),
         ("rank_of_a_neighbour", MIXED, ("metadata", "lora_ranks_of_tokens")),

@@ -17,8 +17,9 @@ import torch
 
 from fuzzgraph.adapted_layer import ADAPTED, ADAPTED_OUTPUT, HIGHEST_RANK, LAYERS
 from fuzzgraph.case import EngineConfig, Mode
-from fuzzgraph.case.adapters import most_adapters
+from fuzzgraph.case.adapters import most_adapters, pinned_adapters
 from fuzzgraph.errors import EngineError
+from fuzzgraph.fields import ADAPTER_POOLS
 from fuzzgraph.observation import Field, PaddingRule
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.offline import fields as common
@@ -56,6 +57,7 @@ _SLOTS = "sglang mem_pool.py prepare_lora_batch: an adapter takes a free slot, o
 _BY_SLOT = (
     "which slot an adapter lies in follows from those loaded before; outputs tell a wrong one"
 )
+_LEAVES = "sglang --lora-eviction-policy; mem_pool.py prepare_lora_batch: pinned adapters stay"
 _ROOM_FOR_ALL = (0, 5, 14)
 """From this release on csgmv's graphs go through all segments that a batch may have."""
 _HELD = (
@@ -83,6 +85,7 @@ class LoraSession(TritonSession):
             "lora_backend": self._kernels,
             "max_loras_per_batch": config.max_loras + 1,
             "max_lora_rank": HIGHEST_RANK,
+            "lora_eviction_policy": config.lora_eviction,
         }
 
     def engine_runs(self, batch: Batch | None = None) -> contextlib.AbstractContextManager[None]:
@@ -122,6 +125,7 @@ class LoraSession(TritonSession):
                 "lora_ranks_of_tokens", "tokens", "nothing", padded, source=_ROUTED,
                 repeats="adapter_ranks", in_modes=(("idle", common.FREE),),
             ),
+            replace(common.value("lora_pool", repeats=ADAPTER_POOLS, source=_LEAVES), past=_LEAVES),
             *(replace(field, past=_BY_SLOT) for field in _HELD),
         )  # fmt: skip
 
@@ -149,14 +153,23 @@ class LoraSession(TritonSession):
 
     def _used(self, lens: torch.Tensor) -> dict[str, torch.Tensor]:
         info = self._read(in_graph=not self.ran_eagerly)
+        found = {**super()._used(lens), "lora_pool": self._pool()}
         if info is None:
-            return super()._used(lens)
+            return found
         held = {name: tensor.clone() for name, tensor in self._held(info).items()}
         return {
-            **super()._used(lens),
+            **found,
             "lora_ranks_of_tokens": self._ranks_of_tokens(info, self._tokens(len(lens))),
             **{field.name: held[field.name] for field in _HELD if field.name in held},
         }
+
+    def _pool(self) -> torch.Tensor:
+        """int64 [filled slots] the adapter in each, 0 for requests without one; in rising order,
+        for the order of slots is nobody's business."""
+        numbers: Mapping[str | None, int] = {name: number for number, name in self._names.items()}
+        slots = self._manager.memory_pool.buffer_id_to_uid
+        filled = [uid for uid in slots if uid is None or isinstance(uid, str)]
+        return torch.tensor(sorted({None: 0, **numbers}[uid] for uid in filled))
 
     def _held(self, info: Any) -> dict[str, torch.Tensor]:
         """Tensors that the kernels read."""
@@ -234,7 +247,12 @@ def _manager(
     for adapter in range(1, most_adapters(config) + 1):
         said, tensors = adapter_checkpoint(config, adapter)
         name = name_of(adapter)
-        named = reference(lora_id=name, lora_name=name, lora_path=f"/{name}", pinned=False)
+        named = reference(
+            lora_id=name,
+            lora_name=name,
+            lora_path=f"/{name}",
+            pinned=adapter in pinned_adapters(config),
+        )
         done = manager.load_lora_adapter_from_tensors(named, tensors, said)
         if not done.success:
             raise EngineError(f"the engine refuses {name}: {done.error_message}")
@@ -272,6 +290,8 @@ class LoraTarget(TritonTarget):
         self.capabilities = self.capabilities.replace(
             modes=(mode,),
             loras=True,
+            lora_evictions=("lru", "fifo"),
+            pinned_loras=True,
             **OF_ONE_RANK,
         )
 

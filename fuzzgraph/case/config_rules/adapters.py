@@ -1,0 +1,36 @@
+"""Which LoRA adapters a server keeps."""
+
+from __future__ import annotations
+
+from fuzzgraph.case.config_rules.refusal import refuse
+from fuzzgraph.case.model import DIMENSIONS, EngineConfig
+
+
+def check_adapters(config: EngineConfig) -> None:
+    """A pool has a policy and pinned adapters; the whole pool is never pinned.
+
+    Source: sglang 0.5.23 lora_manager.py, `validate_new_adapter`: pinned adapters leave one slot of
+    `max_loras_per_batch`, which counts requests without an adapter as one; with data-parallel
+    attention it refuses adapters that are not pinned.
+    """
+    for name in ("lora_eviction", "pinned_loras"):
+        value = getattr(config, name)
+        if not config.max_loras and value != DIMENSIONS[name].default:
+            refuse(
+                f"config.{name}", value, "is that of a pool of adapters; got max_loras=0",
+                "Raise max_loras, or drop it.",
+            )  # fmt: skip
+    if config.pinned_loras > config.max_loras:
+        refuse(
+            "config.pinned_loras",
+            config.pinned_loras,
+            f"must be at most max_loras={config.max_loras}",
+            "Lower it, or raise max_loras.",
+        )
+    if config.pinned_loras and config.dp_size > 1:
+        refuse(
+            "config.pinned_loras",
+            config.pinned_loras,
+            f"says what follows from dp_size={config.dp_size}: all adapters are pinned",
+            "Drop it.",
+        )
