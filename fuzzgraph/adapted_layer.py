@@ -4,8 +4,9 @@ A layer gives `x W^T + s (x A^T) B^T` for each token, with the weights A and B a
 the adapter of the token's request, and `x W^T` for a request without one (Hu et al. 2021, "LoRA",
 equation 3; Chen et al. 2023, "Punica", for several adapters in one batch). Three layers are known,
 the ones that engines stack differently: queries, keys and values; gate and up; an output
-projection. All get the same input, which follows from the token alone. Weights are multiples of 1/4
-up to 1, so that all sums are exact in float32.
+projection. All get the same input, which follows from the token alone. Data-parallel ranks share
+the columns of gate and up out, and each computes its own ones for the tokens of all of them.
+Weights are multiples of 1/4 up to 1, so that all sums are exact in float32.
 """
 
 from __future__ import annotations
@@ -16,11 +17,17 @@ from functools import lru_cache
 import numpy as np
 import torch
 
+from fuzzgraph.case import EngineConfig
+from fuzzgraph.case.adapters import adapters_of_others
+from fuzzgraph.expert_layer import tokens_of_ranks
 from fuzzgraph.splitmix import hash_counters
-from fuzzgraph.world import VOCAB, Batch
+from fuzzgraph.world import VOCAB, Batch, IntArray
 
 ADAPTED = "lora"
 """The output: columns of all layers, one layer after another."""
+ADAPTED_OF_RANKS = "lora_of_ranks"
+"""The output: on one of several data-parallel ranks its columns of the layers that all of them
+share, for each token of all ranks, one rank behind another."""
 ADAPTED_INPUT = 16
 """Columns of what the layers get."""
 HIGHEST_RANK = 32
@@ -63,7 +70,30 @@ LAYERS = (
     Layer("o_proj", (Part("o_proj", ADAPTED_INPUT),)),
 )
 """By the names that models give them (transformers modeling_llama.py)."""
-ADAPTED_OUTPUT = sum(layer.columns for layer in LAYERS)
+SHARED = "gate_up_proj"
+"""The layer whose columns data-parallel ranks share out."""
+
+
+def own_layers(config: EngineConfig) -> tuple[Layer, ...]:
+    """The layers that a rank computes for its own tokens."""
+    return tuple(layer for layer in LAYERS if config.dp_size == 1 or layer.name != SHARED)
+
+
+def adapted_columns(config: EngineConfig) -> int:
+    """Columns of `ADAPTED`."""
+    return sum(layer.columns for layer in own_layers(config))
+
+
+def shared_columns(config: EngineConfig) -> int:
+    """Columns of `ADAPTED_OF_RANKS`."""
+    (shared,) = (layer for layer in LAYERS if layer.name == SHARED)
+    return shared.columns // config.dp_size
+
+
+def share_of(part: Part, config: EngineConfig) -> slice:
+    """The columns of a part of that layer that are this rank's."""
+    each = part.columns // config.dp_size
+    return slice(config.dp_rank * each, (config.dp_rank + 1) * each)
 
 
 def rank_of(adapter: int) -> int:
@@ -108,25 +138,56 @@ def adapter_weights(adapter: int, part: Part) -> tuple[torch.Tensor, torch.Tenso
     return _numbers(key, rank, ADAPTED_INPUT), _numbers(key + 1, part.columns, rank)
 
 
-@lru_cache(maxsize=256)
-def _by_token(adapter: int, dtype: torch.dtype) -> torch.Tensor:
-    """[VOCAB, ADAPTED_OUTPUT] what the layers give for each token under an adapter."""
+@lru_cache(maxsize=1024)
+def _by_token(adapter: int, part: Part, dtype: torch.dtype) -> torch.Tensor:
+    """[VOCAB, columns] what a part of a layer gives for each token under an adapter."""
     x = adapted_inputs().to(dtype)
-    found = []
-    for part in (part for layer in LAYERS for part in layer.parts):
-        out = x @ base_weight(part).to(dtype).T
-        if adapter:
-            a, b = (weight.to(dtype) for weight in adapter_weights(adapter, part))
-            out = out + scale_of(adapter) * ((x @ a.T) @ b.T)
-        found.append(out)
-    return torch.cat(found, dim=1)
+    out = x @ base_weight(part).to(dtype).T
+    if adapter:
+        a, b = (weight.to(dtype) for weight in adapter_weights(adapter, part))
+        out = out + scale_of(adapter) * ((x @ a.T) @ b.T)
+    return out
 
 
-def adapted_outputs(batch: Batch, dtype: torch.dtype) -> torch.Tensor:
-    """[num_tokens, ADAPTED_OUTPUT] in `dtype`: what the layers give for each new token."""
-    found = torch.zeros(batch.num_tokens, ADAPTED_OUTPUT, dtype=dtype)
-    adapters = batch.token_adapters
+def adapted_outputs(batch: Batch, config: EngineConfig, dtype: torch.dtype) -> torch.Tensor:
+    """[num_tokens, adapted_columns] in `dtype`: what the layers give for each new token."""
+    parts = [part for layer in own_layers(config) for part in layer.parts]
+    given = [_of_tokens(batch.input_ids, batch.token_adapters, part, dtype) for part in parts]
+    return torch.cat(given, dim=1)
+
+
+def rank_adapted_outputs(batch: Batch, config: EngineConfig, dtype: torch.dtype) -> torch.Tensor:
+    """[tokens of all ranks, shared_columns] in `dtype`: this rank's columns of the shared layer."""
+    tokens = np.concatenate(tokens_of_ranks(batch, config))
+    adapters = np.concatenate(token_adapters_of_ranks(batch, config))
+    (shared,) = (layer for layer in LAYERS if layer.name == SHARED)
+    given = [
+        _of_tokens(tokens, adapters, part, dtype)[:, share_of(part, config)]
+        for part in shared.parts
+    ]
+    return torch.cat(given, dim=1)
+
+
+def _of_tokens(
+    tokens: IntArray, adapters: IntArray, part: Part, dtype: torch.dtype
+) -> torch.Tensor:
+    found = torch.zeros(len(tokens), part.columns, dtype=dtype)
     for adapter in np.unique(adapters).tolist():
         rows = torch.from_numpy(adapters == adapter)
-        found[rows] = _by_token(adapter, dtype)[torch.from_numpy(batch.input_ids)[rows]]
+        found[rows] = _by_token(adapter, part, dtype)[torch.from_numpy(tokens)[rows]]
     return found
+
+
+def adapters_of_ranks(batch: Batch, config: EngineConfig) -> list[IntArray]:
+    """int64 [rows] of each data-parallel rank, the batch's at its place."""
+    found = []
+    for rank, rows in enumerate(batch.rank_sizes.tolist()):
+        others = adapters_of_others(config, batch.step, rank, rows)
+        found.append(batch.adapters if rank == config.dp_rank else np.array(others, dtype=np.int64))
+    return found
+
+
+def token_adapters_of_ranks(batch: Batch, config: EngineConfig) -> list[IntArray]:
+    """int64 [tokens] of each rank: a verify has a token for each draft of a row."""
+    width = config.draft_tokens if "target_verify" in config.modes else 1
+    return [np.repeat(adapters, width) for adapters in adapters_of_ranks(batch, config)]

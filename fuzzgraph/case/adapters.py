@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from fuzzgraph.case.model import EngineConfig, ReplayStep
+from fuzzgraph.splitmix import Chance
 
 MORE_ADAPTERS = 2
 """Adapters that exist beyond those of one batch, so that some take the place of others."""
@@ -12,6 +13,10 @@ MORE_ADAPTERS = 2
 
 DRAFT_ADAPTER = 1
 """The adapter of a model that drafts by itself, its only one."""
+
+
+_ADAPTERS = 30_000
+"""Salt of what is drawn here."""
 
 
 def pinned_adapters(config: EngineConfig) -> range:
@@ -44,6 +49,17 @@ def most_adapters(config: EngineConfig) -> int:
 def adapters_of(step: ReplayStep) -> frozenset[int]:
     """The adapters of a step's rows, without 0."""
     return frozenset(row.adapter for row in step.rows) - {0}
+
+
+def adapters_of_others(config: EngineConfig, index: int, rank: int, rows: int) -> list[int]:
+    """The adapter of each row that another data-parallel rank has in a step, 0 for none: drawn by
+    step, rank and place, for a case names only how many rows there are.
+
+    >>> adapters_of_others(EngineConfig(max_loras=2, dp_size=2), 0, 1, 6)
+    [1, 0, 1, 2, 1, 0]
+    """
+    chance = Chance(100 * index + rank, _ADAPTERS)
+    return [chance.below(most_adapters(config) + 1) for _ in range(rows)]
 
 
 def room_for_adapters(config: EngineConfig, named: Iterable[int]) -> int:

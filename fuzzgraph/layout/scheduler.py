@@ -9,7 +9,7 @@ from itertools import accumulate
 import numpy as np
 
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, group_configs, rank_sizes
-from fuzzgraph.case.adapters import DRAFT_ADAPTER
+from fuzzgraph.case.adapters import DRAFT_ADAPTER, adapters_of_others
 from fuzzgraph.case.state_rings import NO_RING, Ring
 from fuzzgraph.case.verified_states import (
     TRACK_SLOTS,
@@ -366,7 +366,7 @@ class Scheduler:
             rank_sizes=ints([*rank_sizes(self.config, step)]),
             adapters=ints([self._adapter(row) for row in rows]),
             others_prefill=step.others_prefill,
-            adapter_pools=self._adapter_pools(index, rows),
+            adapter_pools=self._adapter_pools(index, step),
             plain_tokens=int(self.config.draft_adapter),
         )
 
@@ -375,10 +375,14 @@ class Scheduler:
         drafts = self.config.draft_adapter and self.config.drafted_blocks != "none"
         return DRAFT_ADAPTER if drafts else row.adapter
 
-    def _adapter_pools(self, index: int, rows: tuple[BatchRow, ...]) -> tuple[tuple[int, ...], ...]:
+    def _adapter_pools(self, index: int, step: ReplayStep) -> tuple[tuple[int, ...], ...]:
         if not self.config.max_loras:
             return ()
-        return self.adapter_pools.step(index, {row.adapter for row in rows})
+        needed = {row.adapter for row in step.rows}
+        for rank, size in enumerate(rank_sizes(self.config, step)):
+            if rank != self.config.dp_rank:  # ranks load what any of them needs
+                needed.update(adapters_of_others(self.config, index, rank, size))
+        return self.adapter_pools.step(index, needed)
 
     def _track(
         self, index: int, step: ReplayStep, live: list[_Request]

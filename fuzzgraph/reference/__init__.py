@@ -12,7 +12,12 @@ from dataclasses import dataclass
 
 import torch
 
-from fuzzgraph.adapted_layer import ADAPTED, adapted_outputs
+from fuzzgraph.adapted_layer import (
+    ADAPTED,
+    ADAPTED_OF_RANKS,
+    adapted_outputs,
+    rank_adapted_outputs,
+)
 from fuzzgraph.case import (
     LONGEST_CONTEXT,
     EngineConfig,
@@ -90,7 +95,8 @@ class Expected:
     [raw_bs * topk * steps], the token predicted after each; state [raw_bs, width]; recurrent
     [num_tokens, width], and gated_delta, channel_delta, linear and gated_conv, the same, see
     `recurrent_layers`; mixed as attention, see `row_mixing`;
-    lora [num_tokens, width], see `adapted_layer`; experts, the same, see `expert_layer`;
+    lora [num_tokens, width], see `adapted_layer`, lora_of_ranks [tokens of all data-parallel ranks,
+    width], the same; experts, the same, see `expert_layer`;
     experts_of_ranks [tokens of all data-parallel ranks, width], the same; moe, see
     `shard`; last_attention [raw_bs, Hq, Dv], in prompts the rows of attention that logits are made
     of; those of a draft model behind attention, see `draft_model`, and those behind a verify,
@@ -120,7 +126,7 @@ def expected(
             outputs[name] = recurrent_outputs(content_for(config, number), batch)
         outputs |= _rounded_outputs(batch, config, torch.float64, promised)
     if (config.max_loras or config.draft_adapter) and batch.mode != "draft":
-        outputs[ADAPTED] = adapted_outputs(batch, torch.float64)
+        outputs |= _adapted(batch, config, torch.float64)
     if config.num_experts and batch.mode != "draft":
         outputs |= _experts(batch, config, torch.float64)
     if _has_layers(batch, promised):
@@ -153,12 +159,20 @@ def yardstick(
     if config.recurrent_state:
         outputs |= _rounded_outputs(batch, config, DTYPES[config.dtype])
     if (config.max_loras or config.draft_adapter) and batch.mode != "draft":
-        outputs[ADAPTED] = adapted_outputs(batch, DTYPES[config.dtype])
+        outputs |= _adapted(batch, config, DTYPES[config.dtype])
     if config.num_experts and batch.mode != "draft":
         outputs |= _experts(batch, config, DTYPES[config.dtype])
     if _has_layers(batch, promised):
         outputs |= layer_outputs(batch, config, DTYPES[config.dtype])[0]
     return {name: value for name, value in outputs.items() if value.dtype.is_floating_point}
+
+
+def _adapted(batch: Batch, config: EngineConfig, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    """What layers with adapters give, for this rank and for those whose tokens they compute too."""
+    found = {ADAPTED: adapted_outputs(batch, config, dtype)}
+    if config.dp_size > 1 and config.max_loras:
+        found[ADAPTED_OF_RANKS] = rank_adapted_outputs(batch, config, dtype)
+    return found
 
 
 def _experts(batch: Batch, config: EngineConfig, dtype: torch.dtype) -> dict[str, torch.Tensor]:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from fuzzgraph.adapted_layer import rank_of
+from fuzzgraph.adapted_layer import rank_of, token_adapters_of_ranks
 from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.expert_layer import chosen_experts, expert_counts, local_experts
 from fuzzgraph.fields import PADDED_OF_RANKS
@@ -221,6 +221,12 @@ def _adapter_ranks(batch: Batch, config: EngineConfig, _: int) -> IntArray:
     return np.array([rank_of(adapter) for adapter in adapters], dtype=np.int64)
 
 
+def _rank_adapter_ranks(batch: Batch, config: EngineConfig, _: int) -> IntArray:
+    """The same of each token of all data-parallel ranks, one rank behind another."""
+    adapters = np.concatenate(token_adapters_of_ranks(batch, config)).tolist()
+    return np.array([rank_of(adapter) for adapter in adapters], dtype=np.int64)
+
+
 def _chosen_experts(batch: Batch, config: EngineConfig, place: int) -> IntArray:
     """The expert that the router gives each token in one of its places, the preferred one first."""
     return chosen_experts(batch, config)[:, place]
@@ -267,6 +273,7 @@ _TRUTHS: dict[str, Callable[..., IntArray]] = {
     "item_chunks": _item_chunks,
     "items_valid": _items_valid,
     "adapter_ranks": _adapter_ranks,
+    "rank_adapter_ranks": _rank_adapter_ranks,
     "chosen_experts": _chosen_experts,
     "local_experts": _local_experts,
     "expert_counts": _expert_counts,

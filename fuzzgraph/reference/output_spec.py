@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from fuzzgraph.adapted_layer import ADAPTED, ADAPTED_OUTPUT
+from fuzzgraph.adapted_layer import ADAPTED, ADAPTED_OF_RANKS, adapted_columns, shared_columns
 from fuzzgraph.case import EngineConfig, Mode, attention_outputs
 from fuzzgraph.compressor_layer import INDEX_STATES, STATES, STRAYS, compressor_shape
 from fuzzgraph.content import DTYPES, STATE_WIDTH, hidden_width
@@ -129,7 +129,9 @@ def output_spec(
         columns = _OF_TOKENS[of_first(name)]
         return OutputSpec(_token_rows(seen, batch, config), (columns,), dtypes)
     if name == ADAPTED:
-        return OutputSpec(_token_rows(seen, batch, config), (ADAPTED_OUTPUT,), dtypes)
+        return OutputSpec(_token_rows(seen, batch, config), (adapted_columns(config),), dtypes)
+    if name == ADAPTED_OF_RANKS:
+        return OutputSpec(sum(rank_sizes(batch, config)), (shared_columns(config),), dtypes)
     if name == EXPERTS:
         return OutputSpec(_token_rows(seen, batch, config), (EXPERT_WIDTH,), dtypes)
     if name == OF_RANKS:

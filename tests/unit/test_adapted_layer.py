@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from fuzzgraph.adapted_layer import (
-    ADAPTED_OUTPUT,
     LAYERS,
+    adapted_columns,
     adapted_inputs,
     adapted_outputs,
     adapter_weights,
@@ -31,7 +31,7 @@ def batch_of(*adapters: int) -> Batch:
 
 def test_each_row_is_its_token_under_its_own_adapter() -> None:
     batch = batch_of(2, 0, 1)
-    found = adapted_outputs(batch, torch.float64)
+    found = adapted_outputs(batch, CONFIG, torch.float64)
     for row, adapter in enumerate((2, 0, 1)):
         x, start = adapted_inputs()[batch.input_ids[row]].double(), 0
         for part in PARTS:
@@ -42,7 +42,7 @@ def test_each_row_is_its_token_under_its_own_adapter() -> None:
             stop = start + part.columns
             torch.testing.assert_close(found[row, start:stop], weight @ x, rtol=0, atol=0)
             start = stop
-        assert start == ADAPTED_OUTPUT
+        assert start == adapted_columns(CONFIG)
 
 
 def test_adapters_have_ranks_and_scales_of_their_own() -> None:
@@ -59,7 +59,10 @@ def test_every_adapter_shows_in_every_layer_at_every_token() -> None:
 
 def test_sums_are_exact_in_float32() -> None:
     batch = batch_of(1, 2, 3)
-    exact, single = adapted_outputs(batch, torch.float64), adapted_outputs(batch, torch.float32)
+    exact, single = (
+        adapted_outputs(batch, CONFIG, torch.float64),
+        adapted_outputs(batch, CONFIG, torch.float32),
+    )
     assert torch.equal(exact, single.double())
 
 

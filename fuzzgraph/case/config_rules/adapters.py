@@ -11,7 +11,8 @@ def check_adapters(config: EngineConfig) -> None:
 
     Source: sglang 0.5.23 lora_manager.py, `validate_new_adapter`: pinned adapters leave one slot of
     `max_loras_per_batch`, which counts requests without an adapter as one; with data-parallel
-    attention it refuses adapters that are not pinned.
+    attention it refuses adapters that are not pinned. `__init__` refuses data-parallel attention
+    whose ranks have others that share their heads.
     """
     for name in ("lora_eviction", "pinned_loras"):
         value = getattr(config, name)
@@ -26,6 +27,13 @@ def check_adapters(config: EngineConfig) -> None:
             config.pinned_loras,
             f"must be at most max_loras={config.max_loras}",
             "Lower it, or raise max_loras.",
+        )
+    if config.max_loras and config.dp_size > 1 and config.attn_tp_size > 1:
+        refuse(
+            "config.attn_tp_size",
+            config.attn_tp_size,
+            "beside data-parallel ranks has no LoRA adapters: each of these is one rank",
+            "Use 1, or max_loras=0.",
         )
     if config.pinned_loras and config.dp_size > 1:
         refuse(

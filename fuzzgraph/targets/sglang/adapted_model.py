@@ -1,27 +1,40 @@
 """A model with LoRA: linear layers that the engine wraps, beside one layer of attention.
 
 The linear layers are the engine's own, with the weights of `fuzzgraph.adapted_layer`, and all get
-the embedding of their token. `LoRAManager` wraps them as it does those of Llama.
+the embedding of their token. `LoRAManager` wraps them as it does those of Llama. Beside
+data-parallel ranks the engine's own stages of a layer gather the tokens of all of them before the
+layer that they share, and tell the kernels whose adapters these have.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
 
 from fuzzgraph import adapted_layer
-from fuzzgraph.adapted_layer import ADAPTED_INPUT, LAYERS, Layer
+from fuzzgraph.adapted_layer import ADAPTED_INPUT, LAYERS, SHARED, Layer, Part
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.case.adapters import most_adapters
 from fuzzgraph.targets.offline.demands import demand_lookup, demand_size
 from fuzzgraph.targets.offline.package import call_with_known
-from fuzzgraph.targets.sglang.attention_model import FORWARD, AttentionModel, Rope
+from fuzzgraph.targets.sglang.attention_model import FORWARD, AttentionModel, Rope, Written
+from fuzzgraph.targets.sglang.experts_beside_ranks import decoder_stages, start_layers
 from fuzzgraph.targets.sglang.release import engine_module
+from fuzzgraph.targets.sglang.stubs.adapter_ranks import AdapterRanks
+from fuzzgraph.world import Batch
 
 LINEAR = "sglang.srt.layers.linear"
 _COMPUTED = "what a layer with adapters computed"
 _BLOCKS = {"qkv_proj": "self_attn", "o_proj": "self_attn", "gate_up_proj": "mlp"}
+
+
+_OF_ATTENTION: Mapping[str, Any] = MappingProxyType(
+    {"parallel_group": "attn_tp", "tp_size": 1, "tp_rank": 0, "reduce_results": False}
+)
+"""By the names that releases have for it (sglang qwen3_moe.py Qwen3MoeAttention)."""
 
 
 class AdaptedModel(AttentionModel):
@@ -31,8 +44,32 @@ class AdaptedModel(AttentionModel):
         super().__init__(config, device, rope)
         self._device = device
         self.linear: torch.nn.Module | None = None
+        self._ranks: AdapterRanks | None = None
         inputs = adapted_layer.adapted_inputs().to(getattr(torch, config.dtype))
         self.inputs = torch.empty_like(inputs, device=device).copy_(inputs)
+
+    def open_ranks(self, ranks: AdapterRanks) -> None:
+        """From here on the model is one of several ranks."""
+        most, dtype = ranks.open(self._device, self.inputs), self.inputs.dtype
+        self._ranks = ranks
+        self._attention_stage, self._shared_stage, _ = decoder_stages(sparse=False)
+        shape = self._config.dp_size * most, adapted_layer.shared_columns(self._config)
+        self._given = torch.empty(shape, dtype=dtype, device=self._device)
+
+    def past(self, batch: Batch) -> Iterable[Written]:
+        yield from super().past(batch)
+        if self._ranks is not None:
+            yield from self._ranks.past(batch)
+
+    def given_of_ranks(self, sizes: list[int]) -> torch.Tensor:
+        """[tokens of all ranks, columns] what the shared layer gave in the last run.
+
+        Args:
+            sizes: tokens of each rank.
+        """
+        assert self._ranks is not None
+        parts = zip(self._ranks.starts.tolist(), sizes, strict=True)
+        return torch.cat([self._given[start : start + rows] for start, rows in parts])
 
     def open_layers(self, described: Any) -> torch.nn.Module:
         """The linear layers as a model of this description, whose modules have Llama's names."""
@@ -43,8 +80,8 @@ class AdaptedModel(AttentionModel):
             layer.add_module(block, torch.nn.Module())
         for each in LAYERS:
             name = f"model.layers.0.{_BLOCKS[each.name]}.{each.name}"
-            made = _linear(module, each, prefix=name, **common)
-            weights = torch.cat([adapted_layer.base_weight(part) for part in each.parts])
+            made = _linear(module, each, prefix=name, **common, **self._place(each))
+            weights = torch.cat([self._base_weight(each, part) for part in each.parts])
             made.weight.data = torch.empty_like(weights, dtype=dtype, device=self._device).copy_(
                 weights
             )
@@ -55,20 +92,55 @@ class AdaptedModel(AttentionModel):
         self.linear.model.layers = torch.nn.ModuleList([layer])
         return self.linear
 
+    def _place(self, layer: Layer) -> Mapping[str, Any]:
+        """Where a layer lies among ranks, as a model tells those of attention; the others look it
+        up."""
+        return _OF_ATTENTION if self._config.dp_size > 1 and layer.name != SHARED else {}
+
+    def _base_weight(self, layer: Layer, part: Part) -> torch.Tensor:
+        whole = adapted_layer.base_weight(part)
+        mine = adapted_layer.share_of(part, self._config)
+        return whole[mine] if layer.name == SHARED else whole
+
     def attend(
         self, input_ids: torch.Tensor, positions: torch.Tensor, forward_batch: Any
     ) -> torch.Tensor:
         """Attention's columns, then those of the linear layers."""
-        attended = super().attend(input_ids, positions, forward_batch)
         x = demand_lookup(self.inputs, input_ids, "input_ids", FORWARD)
-        assert self.linear is not None
-        layers: Any = self.linear.model.layers[0]  # type: ignore[index, union-attr]
-        found = [attended]
-        for each in LAYERS:
-            out, _ = getattr(getattr(layers, _BLOCKS[each.name]), each.name)(x)
+        if self._ranks is None:
+            return self._own(x, input_ids, positions, forward_batch)
+        start_layers(forward_batch)
+        x = self._attention_stage.prepare(x, forward_batch)
+        if len(x):
+            found = self._own(x, input_ids, positions, forward_batch)
+        else:  # models leave it out of a rank without tokens (qwen3_moe.py, Qwen3MoeDecoderLayer)
+            columns = self._attended_columns + adapted_layer.adapted_columns(self._config)
+            found = x.new_empty(0, columns)
+        x = self._attention_stage.finish(x, forward_batch)
+        gathered = self._shared_stage.prepare(x, forward_batch)
+        out = self._layer(SHARED, gathered)
+        demand_size(
+            out, len(gathered), adapted_layer.shared_columns(self._config), _COMPUTED, FORWARD
+        )
+        self._given[: len(out)] = out
+        return found
+
+    def _own(
+        self, x: torch.Tensor, input_ids: torch.Tensor, positions: torch.Tensor, forward_batch: Any
+    ) -> torch.Tensor:
+        """What a rank computes for its own tokens."""
+        found = [super().attend(input_ids, positions, forward_batch)]
+        for each in adapted_layer.own_layers(self._config):
+            out = self._layer(each.name, x)
             demand_size(out, len(x), each.columns, _COMPUTED, FORWARD)
             found.append(out)
         return torch.cat(found, dim=-1)
+
+    def _layer(self, name: str, x: torch.Tensor) -> torch.Tensor:
+        assert self.linear is not None
+        layers: Any = self.linear.model.layers[0]  # type: ignore[index, union-attr]
+        out: torch.Tensor = getattr(getattr(layers, _BLOCKS[name]), name)(x)[0]
+        return out
 
 
 def described_layers() -> Any:

@@ -164,6 +164,10 @@ class DecodeSession(RunnerSession):
             self._reservation.reserve_drafts(batch)
         return forward_batch(batch, self._model_runner)
 
+    def _pad_for_ranks(self, given: Any) -> None:
+        """What the model runner makes of a batch that runs without a graph beside others."""
+        pad_for_ranks(given, self._model_runner)
+
     def _padded_tokens(self, padded_bs: int) -> int:
         """Entries on the token axis that a graph of this size covers."""
         return padded_bs * self.runner.width
@@ -330,7 +334,7 @@ class DecodeSession(RunnerSession):
         given = self._last_batch
         if self._padded_eagerly:
             with in_forward_context(self.backend, given):
-                pad_for_ranks(given, self._model_runner)
+                self._pad_for_ranks(given)
         self._prepare_eagerly()
         self._outputs = None
         if self._attention is not None and (given.batch_size or self.computes_for_others):

@@ -56,24 +56,38 @@ class _PassOn(torch.nn.Module):
         return rows if residual is None else (rows, residual)
 
 
+def decoder_stages(*, sparse: bool) -> tuple[Any, Any, torch.nn.Module]:
+    """The stages of one layer and their norm (sglang qwen3_moe.py Qwen3MoeDecoderLayer).
+
+    Args:
+        sparse: whether experts come behind attention, or a dense layer.
+    """
+    stages, norm = engine_module(BOUNDARY), _PassOn()
+    behind = call_with_known(
+        stages.declare_ffn, sparse=sparse, next_layer_sparse=sparse, next_sparse=sparse
+    )
+    declared = (stages.declare_attn(), norm), (behind, norm)
+    if hasattr(stages, "make_stages"):  # up to 0.5.21
+        attention, behind = stages.make_stages(*declared, terminal=True)
+        return attention, behind, norm
+    with engine_module(_FACTORIES).layer_stack():
+        attention, behind = stages.append_stages(*declared)
+    return attention, behind, norm
+
+
+def start_layers(forward_batch: Any) -> None:
+    """What a model does before its first layer."""
+    engine_module(_RESIDUALS).start(forward_batch)
+
+
 class _Boundary:
-    """The stages of one layer (sglang qwen3_moe.py Qwen3MoeDecoderLayer)."""
+    """The stages of one layer."""
 
     def __init__(self) -> None:
-        stages = engine_module(BOUNDARY)
-        self._norm = _PassOn()
-        experts = call_with_known(
-            stages.declare_ffn, sparse=True, next_layer_sparse=True, next_sparse=True
-        )
-        declared = (stages.declare_attn(), self._norm), (experts, self._norm)
-        if hasattr(stages, "make_stages"):  # up to 0.5.21
-            self._attention, self._experts = stages.make_stages(*declared, terminal=True)
-            return
-        with engine_module(_FACTORIES).layer_stack():
-            self._attention, self._experts = stages.append_stages(*declared)
+        self._attention, self._experts, self._norm = decoder_stages(sparse=True)
 
     def gather(self, rows: torch.Tensor, forward_batch: Any) -> torch.Tensor:
-        engine_module(_RESIDUALS).start(forward_batch)
+        start_layers(forward_batch)
         rows = self._attention.prepare(rows, forward_batch)
         rows = self._attention.finish(rows, forward_batch)
         found: torch.Tensor = self._experts.prepare(rows, forward_batch)

@@ -10,8 +10,9 @@ from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.sglang.backends.lora import Kernels, LoraSession, LoraTarget
 from fuzzgraph.targets.sglang.backends.lora_v2 import LoraV2Session, LoraV2Target
 from fuzzgraph.targets.sglang.release import engine_module
+from fuzzgraph.targets.sglang.runners.decode_cuda_graph_runner import RUNNER_MODULE
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
-from tests.targets.sglang.changed_lines import change_line
+from tests.targets.sglang.changed_lines import change_line, change_line_elsewhere
 
 _POLICIES = "sglang.srt.lora.eviction_policy"
 
@@ -224,6 +225,74 @@ class _NoPolicyIsAsked(_Mutant):
         manager.memory_pool.eviction_policy = engine_module(_POLICIES).LRUEvictionPolicy()
 
 
+class _Elsewhere(LoraSession):
+    """Changes one line of the engine while this session runs."""
+
+    holder: str
+    name: str
+    line: str
+    other: str
+
+    def __init__(self, config: EngineConfig, graphs: GraphEngine, kernels: Kernels) -> None:
+        change_line_elsewhere(self, self.holder, self.name, self.line, self.other)
+        super().__init__(config, graphs, kernels)
+
+
+class _CapturedWithoutAGraph(_Elsewhere):
+    """The batch of a capture says that ranks take no graph."""
+
+    holder, name = f"{RUNNER_MODULE}:DecodeCudaGraphRunner", "capture_prepare"
+    line, other = "can_run_decode_cuda_graph=True", "can_run_decode_cuda_graph=False"
+
+
+class _NotToldAtReplay(_Elsewhere):
+    """Beside other ranks no replay tells the manager of its batch."""
+
+    holder = f"{RUNNER_MODULE}:DecodeCudaGraphRunner"
+    name = "_init_replay_attn_metadata_from_view"
+    line, other = "and self.model_runner.lora_manager.attn_dp_enabled", "and False"
+
+
+class _RowsOfThisRank(_Elsewhere):
+    """Layers that have gathered tokens take them for this rank's."""
+
+    holder, name = "sglang.srt.layers.layer_boundary.stage", "publish_ffn_lora_rows"
+    line, other = "LoRABatchLayout.TP_GLOBAL", "LoRABatchLayout.DP_LOCAL"
+
+
+class _ManagersLine(_Line):
+    """Changes one line of the manager."""
+
+    method = "prepare_lora_batch"
+
+    def _plant(self, manager: Any, backend: Any) -> None:
+        change_line(manager, self.method, self.line, self.other)
+
+
+class _RanksOfOwnAdapters(_ManagersLine):
+    """Kernels hear of the adapters of this rank alone."""
+
+    line = "for uid in active_lora_ids:"
+    other = "for uid in set(forward_batch.lora_ids):"
+
+
+class _OwnAdaptersAlone(_ManagersLine):
+    """A rank loads the adapters of its own requests alone."""
+
+    line = "self.fetch_new_loras(active_lora_ids)"
+    other = "self.fetch_new_loras(set(forward_batch.lora_ids))"
+
+
+class _RoutedBesideTheGraph(_Line):
+    """What is sorted for all ranks is no memory of the graph."""
+
+    method = "prepare_global_lora_batch"
+    line, other = "self.cuda_graph_global_sgemm_batch_info,", "None,"
+
+    def _plant(self, manager: Any, backend: Any) -> None:
+        change_line(backend, self.method, self.line, self.other)
+
+
 class _ReversedRowsV2(_ReversedRows, LoraV2Session):
     """Each row has the adapter of the row at the other end."""
 
@@ -279,6 +348,12 @@ def _opened_v2(session: type[LoraV2Session], mode: Mode = "decode") -> Callable[
 reversed_rows = _opened(_ReversedRows)
 reversed_rows_chunked = _opened(_ReversedRows, "csgmv")
 keeps_its_old_place = _opened(_KeepsItsOldPlace)
+captured_without_a_graph = _opened(_CapturedWithoutAGraph)
+not_told_at_replay = _opened(_NotToldAtReplay)
+rows_of_this_rank = _opened(_RowsOfThisRank)
+ranks_of_own_adapters = _opened(_RanksOfOwnAdapters)
+own_adapters_alone = _opened(_OwnAdaptersAlone)
+routed_beside_the_graph = _opened(_RoutedBesideTheGraph)
 newest_leaves = _opened(_NewestLeaves)
 only_new_ones_are_used = _opened(_OnlyNewOnesAreUsed, "csgmv")
 remembers_who_left = _opened(_RemembersWhoLeft)

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, validate
+from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, Via, validate
 from fuzzgraph.targets import open_target
 from tests.targets.sglang.hybrid_cases import found
 from tests.targets.sglang.released import Workers
@@ -83,6 +83,42 @@ USED_AGAIN = _alone(1, 2, 1, 3)
 FIRST_LEAVES = _alone(1, 2, 1, 3, lora_eviction="fifo")
 COME_AGAIN = _alone(1, 2, 3, 1, 2, lora_eviction="fifo")
 PINNED = _alone(1, 2, 3, 0, 4, pinned_loras=1)
+
+
+def _beside(*steps: tuple[ReplayStep, tuple[int, ...]], **settings: Any) -> Case:
+    """Steps, each with the rows that other data-parallel ranks have."""
+    made = [msgspec.structs.replace(step, other_ranks=others) for step, others in steps]
+    return _case(*made, **{"dp_size": 2, **settings})
+
+
+def _idle(*finish: int, via: Via = "graph") -> ReplayStep:
+    return ReplayStep(mode="idle", finish=finish, via=via)
+
+
+# This rank has more rows than the other, then fewer, then none.
+BESIDE = _beside(
+    (_step((0, 5, 1), (1, 6, 0), (2, 7, 2)), (2,)),
+    (_step((0, 6, 1), (1, 7, 0), finish=(2,)), (4,)),
+    (_idle(0, 1), (3,)),
+    (_step((3, 5, 2)), (1,)),
+)
+# The same without graphs, the last because another rank has too many rows for them.
+BESIDE_WITHOUT_A_GRAPH = _beside(
+    (
+        msgspec.structs.replace(_step((0, 5, 1), (1, 6, 0), (2, 7, 2)), via="eager"),
+        (1,),
+    ),
+    (_idle(0, 1, 2, via="eager"), (3,)),
+    (_step((3, 5, 2)), (7,)),
+)
+# Few rows of many ranks, which exchange them by a sum where no graph is taken.
+AMONG_FOUR = _beside(
+    (_step((0, 5, 1), (1, 6, 0)), (1, 0, 4)),
+    (msgspec.structs.replace(_step((0, 6, 1), (1, 7, 0)), via="eager"), (8, 0, 1)),
+    (_step((1, 8, 0), finish=(0,)), (0, 2, 1)),
+    dp_size=4,
+    dp_rank=2,
+)
 
 
 @pytest.mark.sglang
@@ -186,7 +222,6 @@ def test_a_narrow_layer_is_written_past_its_end_in_0_5_9(
         ({}, "max_loras must be 1 or more"),
         ({"max_loras": 1, "swa_window": 2}, "swa_window=2 is not driven"),
         ({"max_loras": 1, "attn_tp_size": 2}, "attn_tp_size=2 is not driven"),
-        ({"max_loras": 1, "dp_size": 2}, "dp_size=2 is not driven"),
     ],
 )
 def test_configs_that_the_target_does_not_have_are_refused(
@@ -195,11 +230,52 @@ def test_configs_that_the_target_does_not_have_are_refused(
     assert said in str(open_target(TARGETS[0]).unsupported(EngineConfig(**settings)))
 
 
+@pytest.mark.parametrize("target", [TARGETS[1], V2])
+def test_only_kernels_of_triton_serve_data_parallel_ranks(target: str) -> None:
+    said = open_target(target).unsupported(EngineConfig(max_loras=1, dp_size=2))
+    assert said == "dp_size=2 is not driven"
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize("version", ["0.5.12", "0.5.13"])
+def test_releases_whose_kernels_serve_no_data_parallel_ranks_do_not_run_them(
+    workers: Workers, version: str
+) -> None:
+    assert workers.skipped(version, BESIDE, TARGETS[0]) == "dp_size=2 is not driven"
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "of",
+    [BESIDE, BESIDE_WITHOUT_A_GRAPH, AMONG_FOUR],
+    ids=["graph", "eager", "four"],
+)
+@pytest.mark.parametrize("version", ["0.5.21", NEWEST])
+def test_each_token_has_its_adapter_wherever_it_is_computed(
+    workers: Workers, version: str, of: Case
+) -> None:
+    assert found(workers, version, of, TARGETS[0]) == set()
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+def test_so_has_each_draft(workers: Workers) -> None:
+    assert found(workers, NEWEST, _verified(BESIDE), VERIFIES[0]) == set()
+
+
 @pytest.mark.sglang
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("planted", "of", "named"),
     [
+        ("not_told_at_replay", BESIDE, ("metadata", "lora_ranks_of_tokens")),
+        ("captured_without_a_graph", BESIDE, ("computes", "lora_of_ranks")),
+        ("rows_of_this_rank", BESIDE, ("computes", "lora_of_ranks")),
+        ("ranks_of_own_adapters", BESIDE, ("metadata", "lora_ranks_of_all")),
+        ("own_adapters_alone", BESIDE, ("survives", "")),
+        ("routed_beside_the_graph", BESIDE, ("computes", "lora_of_ranks")),
         ("keeps_its_old_place", USED_AGAIN, ("metadata", "lora_pool")),
         ("newest_leaves", USED_AGAIN, ("metadata", "lora_pool")),
         ("only_new_ones_are_used", USED_AGAIN, ("metadata", "lora_pool")),

@@ -15,11 +15,19 @@ from typing import Any, Literal
 
 import torch
 
-from fuzzgraph.adapted_layer import ADAPTED, ADAPTED_OUTPUT, HIGHEST_RANK, LAYERS
-from fuzzgraph.case import EngineConfig, Mode
+from fuzzgraph.adapted_layer import (
+    ADAPTED,
+    ADAPTED_OF_RANKS,
+    HIGHEST_RANK,
+    LAYERS,
+    adapted_columns,
+)
+from fuzzgraph.case import EngineConfig, Mode, captured_size
 from fuzzgraph.case.adapters import most_adapters, pinned_adapters
 from fuzzgraph.errors import EngineError
+from fuzzgraph.expert_layer import rank_sizes
 from fuzzgraph.fields import ADAPTER_POOLS
+from fuzzgraph.handover import Excuse
 from fuzzgraph.observation import Field, PaddingRule
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.offline import fields as common
@@ -38,7 +46,12 @@ from fuzzgraph.targets.sglang.backends.triton import (
     TritonTarget,
     triton_backend,
 )
+from fuzzgraph.targets.sglang.decode_session import DATA_RANKS
+from fuzzgraph.targets.sglang.excuses.decode import EXCUSES
+from fuzzgraph.targets.sglang.experts_beside_ranks import around_modules
+from fuzzgraph.targets.sglang.forward_batch.gathered_tokens import load_model_runner, pad_for_all
 from fuzzgraph.targets.sglang.release import SGLANG, engine_module, has_module, is_before
+from fuzzgraph.targets.sglang.stubs.adapter_ranks import AdapterRanks, name_of
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 from fuzzgraph.world import Batch
 
@@ -67,6 +80,9 @@ _HELD = (
     common.value("lora_permutation", unjudged=_BY_SLOT, source=_SLOTS),
 )
 """Numbers that kernels read, by slot."""
+_RETURNED = dict.fromkeys(("boundary_reduction", "speculative_boundary_reduction"), "rs+rsv")
+"""How sums go back to their ranks, which a server has chosen when it makes a model; no sum here
+does."""
 Kernels = Literal["triton", "csgmv", "triton_v2", "uno_cublas"]
 
 
@@ -74,6 +90,8 @@ class LoraSession(TritonSession):
     """One manager of adapters and one decode runner with its captured graphs."""
 
     model_class = AdaptedModel
+    _ranks: AdapterRanks | None = None
+    """All data-parallel ranks, where there are several."""
 
     def __init__(self, config: EngineConfig, graphs: GraphEngine, kernels: Kernels) -> None:
         self._kernels = kernels
@@ -86,29 +104,61 @@ class LoraSession(TritonSession):
             "max_loras_per_batch": config.max_loras + 1,
             "max_lora_rank": HIGHEST_RANK,
             "lora_eviction_policy": config.lora_eviction,
+            **(_RETURNED if config.dp_size > 1 else {}),
         }
 
     def engine_runs(self, batch: Batch | None = None) -> contextlib.AbstractContextManager[None]:
         return cuda_on_cpu()
 
+    @property
+    def computes_for_others(self) -> bool:  # type: ignore[override]
+        return self._config.dp_size > 1
+
     def _open_backend(self, runner: ModelRunner) -> Any:
         model = runner.model
         assert isinstance(model, AdaptedModel)
+        ranks = runner.configuration.everyone
+        self._ranks = ranks if isinstance(ranks, AdapterRanks) else None
+        if self._ranks is not None:
+            model.open_ranks(self._ranks)
         self._manager = _manager(self._config, runner, model, self._kernels)
         runner.lora_manager = self._manager
+        if self._ranks is not None:
+            self._ranks.find_slots(self._slot_of)
         return triton_backend(runner)
 
     def _translate(self, batch: Batch) -> Any:
         """With an adapter for each request, loaded and told to the kernels, as
-        `ForwardBatch.init_new` leaves a batch."""
+        `ForwardBatch.init_new` leaves a batch; beside other ranks that comes later."""
         given = super()._translate(batch)
+        given.lora_ids = [self._names.get(adapter) for adapter in batch.adapters.tolist()]
         if not batch.raw_bs:  # an idle batch comes without
             getattr(self._manager, "reset_lora_batch", lambda: None)()
-            return given
-        given.lora_ids = [self._names.get(adapter) for adapter in batch.adapters.tolist()]
-        self._manager.fetch_new_loras(set(given.lora_ids))
-        self._manager.prepare_lora_batch(given)
+        elif self._ranks is None:
+            self._manager.fetch_new_loras(set(given.lora_ids))
+            self._manager.prepare_lora_batch(given)
+        if self._ranks is not None:
+            self._ranks.meet(batch)
+            given.can_run_decode_cuda_graph = self._voted(batch)
         return given
+
+    def _voted(self, batch: Batch) -> bool:
+        """Whether all ranks have agreed to take a graph (sglang scheduler_components/dp_attn.py,
+        `_local_decode_cuda_graph_vote`)."""
+        fits = captured_size(self._config, self._config.modes[0], batch.largest_rank) is not None
+        return fits and not self.ran_eagerly
+
+    def _pad_for_ranks(self, given: Any) -> None:
+        """The model runner's own method, which tells the manager of the padded batch."""
+        if self._ranks is None:
+            super()._pad_for_ranks(given)
+        else:
+            pad_for_all(given, self._model_runner)
+
+    def _slot_of(self, adapter: int) -> int:
+        """Where an adapter lies in the pool, 0 for requests without one."""
+        found: int = self._manager.memory_pool.uid_to_buffer_id[self._names.get(adapter)]
+        return found
 
     @property
     def _names(self) -> Mapping[int, str]:
@@ -120,7 +170,10 @@ class LoraSession(TritonSession):
 
     def _more_fields(self, config: EngineConfig) -> tuple[Field, ...]:
         padded = self._of_padded_rows(config)
+        ranks = "lora_ranks_of_all", "rank_adapter_ranks"
+        beside = (common.value(ranks[0], repeats=ranks[1], source=_ROUTED),)
         return (
+            *(beside if config.dp_size > 1 else ()),
             Field(
                 "lora_ranks_of_tokens", "tokens", "nothing", padded, source=_ROUTED,
                 repeats="adapter_ranks", in_modes=(("idle", common.FREE),),
@@ -153,7 +206,7 @@ class LoraSession(TritonSession):
 
     def _used(self, lens: torch.Tensor) -> dict[str, torch.Tensor]:
         info = self._read(in_graph=not self.ran_eagerly)
-        found = {**super()._used(lens), "lora_pool": self._pool()}
+        found = {**super()._used(lens), "lora_pool": self._pool(), **self._ranks_of_all()}
         if info is None:
             return found
         held = {name: tensor.clone() for name, tensor in self._held(info).items()}
@@ -162,6 +215,17 @@ class LoraSession(TritonSession):
             "lora_ranks_of_tokens": self._ranks_of_tokens(info, self._tokens(len(lens))),
             **{field.name: held[field.name] for field in _HELD if field.name in held},
         }
+
+    def _ranks_of_all(self) -> dict[str, torch.Tensor]:
+        """int64 [tokens of all ranks] the same of what ranks compute for each other."""
+        if self._ranks is None or self._past is None:
+            return {}
+        info = self._manager.lora_backend.global_sgemm_batch_info
+        starts, sizes = self._ranks.starts.tolist(), rank_sizes(self._past[0], self._config)
+        all_tokens = max(map(sum, zip(starts, sizes, strict=True)))
+        ranks = self._ranks_of_tokens(info, all_tokens)
+        own = [ranks[first : first + rows] for first, rows in zip(starts, sizes, strict=True)]
+        return {"lora_ranks_of_all": torch.cat(own)}
 
     def _pool(self) -> torch.Tensor:
         """int64 [filled slots] the adapter in each, 0 for requests without one; in rising order,
@@ -203,18 +267,24 @@ class LoraSession(TritonSession):
         return len(self._last_batch.input_ids) if self.ran_eagerly else self._padded_tokens(rows)
 
     def promised_outputs(self, mode: Mode) -> tuple[str, ...]:
-        return (*super().promised_outputs(mode), *(() if mode == "idle" else (ADAPTED,)))
+        own = () if mode == "idle" else (ADAPTED,)
+        of_ranks = () if self._ranks is None else (ADAPTED_OF_RANKS,)
+        return (*super().promised_outputs(mode), *own, *of_ranks)
+
+    def shown_outputs(self) -> dict[str, torch.Tensor]:
+        found = super().shown_outputs()
+        if self._ranks is not None:
+            assert isinstance(self._attention, AdaptedModel) and self._past is not None
+            sizes = rank_sizes(self._past[0], self._config)
+            found[ADAPTED_OF_RANKS] = self._attention.given_of_ranks(sizes)
+        return found
 
     def named_outputs(self, outputs: Any) -> dict[str, torch.Tensor]:
         shown = outputs.next_token_logits
-        attended = type(outputs)(next_token_logits=shown[:, :-ADAPTED_OUTPUT].contiguous())
+        columns = adapted_columns(self._config)
+        attended = type(outputs)(next_token_logits=shown[:, :-columns].contiguous())
         found = outputs_in(attended, self._config)
-        return {**found, ADAPTED: shown[:, -ADAPTED_OUTPUT:].clone()}
-
-
-def name_of(adapter: int) -> str:
-    """What the server calls an adapter."""
-    return f"adapter-{adapter}"
+        return {**found, ADAPTED: shown[:, -columns:].clone()}
 
 
 def _manager(
@@ -234,8 +304,8 @@ def _manager(
         dtype=runner.dtype,
         server_args=runner.server_args,
         lora_backend=kernels,
-        tp_size=1,
-        tp_rank=0,
+        tp_size=config.dp_size,
+        tp_rank=config.dp_rank,
         max_lora_rank=HIGHEST_RANK,
         target_modules=[part.name for layer in LAYERS for part in layer.parts],
         lora_paths=None,
@@ -271,9 +341,21 @@ class _PinnedList:
             return self._tensor.tolist()
 
 
+_EXCUSES = (
+    Excuse(
+        "*.forward_batch.can_run_decode_cuda_graph",
+        "fits",
+        "sglang scheduler_components/dp_attn.py: all ranks agree whether they take a graph",
+        "the eager run is what a step without that agreement computes",
+        only_with="dp_size",
+    ),
+)
+
+
 class LoraTarget(TritonTarget):
     """Layers with adapters on the sglang release that this process holds."""
 
+    excuses = (*EXCUSES, *_EXCUSES)
     session: type[LoraSession] = LoraSession
     also_stood_in_for: tuple[str, ...] = (
         "the number of cores",
@@ -292,8 +374,10 @@ class LoraTarget(TritonTarget):
             loras=True,
             lora_evictions=("lru", "fifo"),
             pinned_loras=True,
-            **OF_ONE_RANK,
+            **{**OF_ONE_RANK, **(DATA_RANKS if kernels == "triton" else {})},
         )
+        if kernels == "triton":
+            self.capabilities = self.capabilities.replace(modes=(mode, "idle"))
 
     def refused(self, config: EngineConfig) -> str | None:
         if not config.max_loras:
@@ -307,6 +391,17 @@ class LoraTarget(TritonTarget):
         super().load()
         with cuda_on_cpu():
             SGLANG.load(LINEAR, _REFS, _MANAGER, *(f"{_BACKENDS}.{each}" for each in _FILES))
+            if self.capabilities.max_dp_size > 1:
+                self._load_ranks()
         if not torch.cuda.is_available():
             for name in filter(has_module, _TUNED):
                 engine_module(name).get_device_name = lambda: "CPU"
+
+    def _load_ranks(self) -> None:
+        """Kernels that serve data-parallel ranks say so, from 0.5.21 on at the latest."""
+        kernels = engine_module(f"{_BACKENDS}.{_FILES[0]}").TritonLoRABackend
+        if getattr(kernels, "supports_dp_attention", False):
+            SGLANG.load(*around_modules())
+            load_model_runner()
+        else:
+            self.capabilities = self.capabilities.replace(max_dp_size=1)

@@ -27,13 +27,14 @@ from fuzzgraph.targets.offline import fields as common
 from fuzzgraph.targets.offline.cuda_on_cpu import DEVICE, STREAMS, cuda_on_cpu
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.attention_model import in_forward_context
-from fuzzgraph.targets.sglang.backends.lora import LoraSession, LoraTarget, name_of
+from fuzzgraph.targets.sglang.backends.lora import LoraSession, LoraTarget
 from fuzzgraph.targets.sglang.backends.triton import TritonSession
 from fuzzgraph.targets.sglang.excuses.blocks import UNO_EXCUSES
 from fuzzgraph.targets.sglang.release import SGLANG, demand_release, engine_module
 from fuzzgraph.targets.sglang.runners.base import RunnerDriver
 from fuzzgraph.targets.sglang.runners.capture import forget_input_buffers
 from fuzzgraph.targets.sglang.runners.decode_cuda_graph_runner import DecodeCudaGraphRunnerDriver
+from fuzzgraph.targets.sglang.stubs.adapter_ranks import name_of
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 from fuzzgraph.world import Batch
 

@@ -23,7 +23,7 @@ from fuzzgraph.case.capture_sizes import most_of_a_rank
 from fuzzgraph.errors import EngineError
 from fuzzgraph.expert_layer import ATTENDED, EXPERT_WIDTH
 from fuzzgraph.splitmix import hash_counters
-from fuzzgraph.targets.sglang.stubs.tp_groups import Group, whole
+from fuzzgraph.targets.sglang.stubs.tp_groups import Group
 from fuzzgraph.world import Batch
 
 Exchanged = Literal["rows", "parts"]
@@ -165,12 +165,6 @@ class ExpertRanks(Group):
     def _demand_rows(self, given: torch.Tensor, rows: int, called: str) -> None:
         if len(given) != rows:
             raise EngineError(f"{called} got {len(given)} rows where the ranks have {rows}")
-
-
-def all_ranks(config: EngineConfig) -> Group:
-    """The group of all ranks, which meets others where tokens go around between experts."""
-    spread = config.num_experts and config.dp_size > 1
-    return ExpertRanks(config) if spread else whole(config)
 
 
 def _starts(sizes: Sequence[int]) -> list[int]:

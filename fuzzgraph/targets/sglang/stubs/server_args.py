@@ -17,7 +17,7 @@ import torch
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.targets.sglang import split_backends, two_batches
 from fuzzgraph.targets.sglang.release import engine_module, has_module
-from fuzzgraph.targets.sglang.stubs.expert_ranks import all_ranks
+from fuzzgraph.targets.sglang.stubs.all_ranks import all_ranks
 from fuzzgraph.targets.sglang.stubs.tp_groups import become_rank, rank_of, size_gathered_rows
 
 _CONTEXT = "sglang.srt.runtime_context"

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from fuzzgraph.adapted_layer import ADAPTED_INPUT
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.expert_layer import EXPERT_WIDTH
 from fuzzgraph.targets.offline.stub import Stub
@@ -67,6 +68,9 @@ def become_rank(config: EngineConfig, everyone: Group) -> None:
         for name in names:
             if hasattr(state, name):
                 setattr(state, name, group)
+    called = getattr(everyone, "unique_name", None)
+    if called is not None:  # some collectives look their group up by it
+        state._groups[called] = lambda: everyone
     if has_module(_DATA_RANKS):
         _become_data_rank(config, engine_module(_DATA_RANKS))
 
@@ -101,10 +105,16 @@ def _become_data_rank(config: EngineConfig, groups: Any) -> None:
 def size_gathered_rows(config: EngineConfig, device: str) -> None:
     """What `initialize_dp_attention` says of the rows that the ranks gather."""
     engine_module(_DATA_RANKS)._DpGatheredBufferWrapper.set_metadata(
-        hidden_size=EXPERT_WIDTH if config.num_experts else config.num_q_heads * config.head_dim,
+        hidden_size=_hidden_size(config),
         dtype=getattr(torch, config.dtype),
         device=torch.device(device),
     )
+
+
+def _hidden_size(config: EngineConfig) -> int:
+    if config.num_experts:
+        return EXPERT_WIDTH
+    return ADAPTED_INPUT if config.max_loras else config.num_q_heads * config.head_dim
 
 
 def rank_of(config: EngineConfig, group: Group) -> dict[str, Any]:
