@@ -7,6 +7,9 @@ the ones that engines stack differently: queries, keys and values; gate and up; 
 projection. All get the same input, which follows from the token alone. Data-parallel ranks share
 the columns of gate and up out, and each computes its own ones for the tokens of all of them.
 Weights are multiples of 1/4 up to 1, so that all sums are exact in float32.
+
+Some adapters have weights of the model's embedding as well, which is such a layer over one-hot rows
+of token ids, and of its head, which gets what the others get.
 """
 
 from __future__ import annotations
@@ -70,13 +73,36 @@ LAYERS = (
     Layer("o_proj", (Part("o_proj", ADAPTED_INPUT),)),
 )
 """By the names that models give them (transformers modeling_llama.py)."""
+EMBEDDING, HEAD = (
+    Layer("embed_tokens", (Part("embed_tokens", ADAPTED_INPUT),)),
+    Layer("lm_head", (Part("lm_head", VOCAB),)),
+)
+"""Layers that some adapters have weights of, by the same names."""
+_PARTS = tuple(part for layer in (*LAYERS, EMBEDDING, HEAD) for part in layer.parts)
 SHARED = "gate_up_proj"
 """The layer whose columns data-parallel ranks share out."""
 
 
+def layers_of(config: EngineConfig) -> tuple[Layer, ...]:
+    """The layers that adapters of a case have weights of."""
+    return (*LAYERS, *((EMBEDDING, HEAD) if config.adapted_embeddings else ()))
+
+
 def own_layers(config: EngineConfig) -> tuple[Layer, ...]:
     """The layers that a rank computes for its own tokens."""
-    return tuple(layer for layer in LAYERS if config.dp_size == 1 or layer.name != SHARED)
+    every = layers_of(config)
+    return tuple(layer for layer in every if config.dp_size == 1 or layer.name != SHARED)
+
+
+def has_weights(adapter: int, part: Part) -> bool:
+    """Whether an adapter changes a part. Of four, one changes embedding and head as well, one
+    neither, and two one of them.
+
+    >>> [[has_weights(number, *layer.parts) for layer in (EMBEDDING, HEAD)] for number in (1, 2, 3)]
+    [[True, True], [False, False], [False, True]]
+    """
+    kinds = {EMBEDDING.parts[0]: (1, 0), HEAD.parts[0]: (1, 3)}
+    return adapter > 0 and (part not in kinds or adapter % 4 in kinds[part])
 
 
 def adapted_columns(config: EngineConfig) -> int:
@@ -123,27 +149,31 @@ def adapted_inputs() -> torch.Tensor:
 
 
 def _key(adapter: int, part: Part) -> int:
-    names = [each.name for layer in LAYERS for each in layer.parts]
-    return 9100 + 100 * adapter + 2 * names.index(part.name)
+    return 9100 + 100 * adapter + 2 * _PARTS.index(part)
 
 
 def base_weight(part: Part) -> torch.Tensor:
-    """[columns, ADAPTED_INPUT] float32: W."""
+    """[columns, ADAPTED_INPUT] float32: W; of the embedding [columns, VOCAB], what tokens bring to
+    the layers."""
+    if part in EMBEDDING.parts:
+        return adapted_inputs().T
     return _numbers(_key(0, part), part.columns, ADAPTED_INPUT)
 
 
 def adapter_weights(adapter: int, part: Part) -> tuple[torch.Tensor, torch.Tensor]:
-    """(A [rank, ADAPTED_INPUT], B [columns, rank]) float32 of an adapter."""
+    """(A [rank, ADAPTED_INPUT], B [columns, rank]) float32 of an adapter; of the embedding A is
+    [rank, VOCAB]."""
     key, rank = _key(adapter, part), rank_of(adapter)
-    return _numbers(key, rank, ADAPTED_INPUT), _numbers(key + 1, part.columns, rank)
+    width = VOCAB if part in EMBEDDING.parts else ADAPTED_INPUT
+    return _numbers(key, rank, width), _numbers(key + 1, part.columns, rank)
 
 
 @lru_cache(maxsize=1024)
 def _by_token(adapter: int, part: Part, dtype: torch.dtype) -> torch.Tensor:
     """[VOCAB, columns] what a part of a layer gives for each token under an adapter."""
-    x = adapted_inputs().to(dtype)
+    x = (torch.eye(VOCAB) if part in EMBEDDING.parts else adapted_inputs()).to(dtype)
     out = x @ base_weight(part).to(dtype).T
-    if adapter:
+    if has_weights(adapter, part):
         a, b = (weight.to(dtype) for weight in adapter_weights(adapter, part))
         out = out + scale_of(adapter) * ((x @ a.T) @ b.T)
     return out

@@ -21,6 +21,10 @@ def adapters(fields: Fields, can: Capabilities) -> None:
         fields["lora_eviction"] = can.lora_evictions[drawn % len(can.lora_evictions)]
     if not (can.pinned_loras and fields["max_loras"]) or fields["dp_size"] > 1:
         fields["pinned_loras"] = DIMENSIONS["pinned_loras"].default
-    elif not fields["pinned_loras"] and drawn % 5 == 2:  # a pool of all but one is left to others
-        fields["pinned_loras"] = max(1, fields["max_loras"] - 1)
+    elif not fields["pinned_loras"] and sum(fields["capture_bs"]) % 3 == 1:
+        # All others take turns in one slot.
+        fields["pinned_loras"] = fields["max_loras"] - 1
     fields["pinned_loras"] = min(fields["pinned_loras"], fields["max_loras"])
+    odd = (fields["max_context_len"] + sum(fields["capture_bs"])) % 2 == 1
+    may = can.adapted_embeddings and fields["max_loras"] and fields["dp_size"] == 1
+    fields["adapted_embeddings"] = bool(may and (fields["adapted_embeddings"] or odd))

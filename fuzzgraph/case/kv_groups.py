@@ -27,7 +27,7 @@ _FIRST_ALONE = (
     "attn_tp_size", "attn_tp_rank", "index_topk", "index_group", "index_block", "kv_compression",
     "candidate_blocks", "index_layer", "attention_chunk_size", "state_track_interval",
     "prefix_branches", "state_pool_size", "drafted_prompts", "dp_size", "dp_rank",
-    "max_loras", "lora_eviction", "pinned_loras",
+    "max_loras", "lora_eviction", "pinned_loras", "adapted_embeddings",
     "num_experts", "experts_per_token", "expert_scoring", "expert_activation",
     "ep_size", "ep_rank", "expert_exchange",
     "virtual_pages", "later_stage", "two_batch_overlap", "drafted_blocks", "drafted_window",

@@ -349,6 +349,12 @@ class EngineConfig(Record, frozen=True, kw_only=True):
     )] = 0
     """How many adapters, from the first on, stay in the pool once they are there. Beside
     data-parallel ranks all do."""
+    adapted_embeddings: Annotated[bool, Dimension(
+        needs=Switch("adapted_embeddings"), resets_with="adapters",
+        label="adapters of embeddings", group="features",
+    )] = False
+    """Whether some adapters have weights of the embedding and of the head as well, others of one of
+    them or of neither (see `adapted_layer.has_weights`)."""
     num_experts: Annotated[int, Dimension(
         bounds=(0, 512), needs=Switch("experts"), label="experts {}", group="features",
         carried_by=("topk_ids.0",),

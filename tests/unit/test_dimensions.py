@@ -34,6 +34,7 @@ FOLLOWING = {"kv_pool_pages", "num_kv_heads", "v_head_dim", "spec_steps", "draft
     "max_loras",
     "lora_eviction",
     "pinned_loras",
+    "adapted_embeddings",
     "image_len",
     "num_experts",
     "prefill_slots",

@@ -14,7 +14,7 @@ def check_adapters(config: EngineConfig) -> None:
     attention it refuses adapters that are not pinned. `__init__` refuses data-parallel attention
     whose ranks have others that share their heads.
     """
-    for name in ("lora_eviction", "pinned_loras"):
+    for name in ("lora_eviction", "pinned_loras", "adapted_embeddings"):
         value = getattr(config, name)
         if not config.max_loras and value != DIMENSIONS[name].default:
             refuse(

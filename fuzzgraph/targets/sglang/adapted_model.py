@@ -15,7 +15,15 @@ from typing import Any
 import torch
 
 from fuzzgraph import adapted_layer
-from fuzzgraph.adapted_layer import ADAPTED_INPUT, LAYERS, SHARED, Layer, Part
+from fuzzgraph.adapted_layer import (
+    ADAPTED_INPUT,
+    EMBEDDING,
+    HEAD,
+    LAYERS,
+    SHARED,
+    Layer,
+    Part,
+)
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.case.adapters import most_adapters
 from fuzzgraph.targets.offline.demands import demand_lookup, demand_size
@@ -24,9 +32,10 @@ from fuzzgraph.targets.sglang.attention_model import FORWARD, AttentionModel, Ro
 from fuzzgraph.targets.sglang.experts_beside_ranks import decoder_stages, start_layers
 from fuzzgraph.targets.sglang.release import engine_module
 from fuzzgraph.targets.sglang.stubs.adapter_ranks import AdapterRanks
-from fuzzgraph.world import Batch
+from fuzzgraph.world import VOCAB, Batch
 
 LINEAR = "sglang.srt.layers.linear"
+EMBEDDINGS = "sglang.srt.layers.vocab_parallel_embedding"
 _COMPUTED = "what a layer with adapters computed"
 _BLOCKS = {"qkv_proj": "self_attn", "o_proj": "self_attn", "gate_up_proj": "mlp"}
 
@@ -90,7 +99,22 @@ class AdaptedModel(AttentionModel):
         self.linear.config = described
         self.linear.model = torch.nn.Module()
         self.linear.model.layers = torch.nn.ModuleList([layer])
+        if self._config.adapted_embeddings:
+            self._open_embeddings(self.linear)
         return self.linear
+
+    def _open_embeddings(self, model: Any) -> None:
+        """The engine's embedding and head, whose rows it pads to whole blocks of a vocabulary."""
+        module, dtype = engine_module(EMBEDDINGS), getattr(torch, self._config.dtype)
+        sizes = dict(num_embeddings=VOCAB, embedding_dim=ADAPTED_INPUT, params_dtype=dtype)
+        model.model.embed_tokens = module.VocabParallelEmbedding(**sizes)
+        model.lm_head = module.ParallelLMHead(**sizes)
+        embedding = adapted_layer.base_weight(*EMBEDDING.parts).T
+        head = adapted_layer.base_weight(*HEAD.parts)
+        for made, weights in ((model.model.embed_tokens, embedding), (model.lm_head, head)):
+            held = torch.zeros_like(made.weight.data, device=self._device)
+            held[:VOCAB] = weights.to(self._device)
+            made.weight.data = held
 
     def _place(self, layer: Layer) -> Mapping[str, Any]:
         """Where a layer lies among ranks, as a model tells those of attention; the others look it
@@ -131,7 +155,12 @@ class AdaptedModel(AttentionModel):
         """What a rank computes for its own tokens."""
         found = [super().attend(input_ids, positions, forward_batch)]
         for each in adapted_layer.own_layers(self._config):
-            out = self._layer(each.name, x)
+            if each is EMBEDDING:
+                out = self.linear.model.embed_tokens(input_ids)  # type: ignore[union-attr,operator]
+            elif each is HEAD:  # logits of the padded vocabulary are cut off
+                out = self.linear.lm_head(x)[:, :VOCAB]  # type: ignore[union-attr,operator]
+            else:
+                out = self._layer(each.name, x)
             demand_size(out, len(x), each.columns, _COMPUTED, FORWARD)
             found.append(out)
         return torch.cat(found, dim=-1)
@@ -156,7 +185,7 @@ def described_layers() -> Any:
         num_key_value_heads=adapted_layer.KV_HEADS,
         head_dim=adapted_layer.HEAD_WIDTH,
         num_hidden_layers=1,
-        vocab_size=32,
+        vocab_size=VOCAB,
     )
 
 
@@ -195,21 +224,33 @@ def adapter_checkpoint(
     if not 1 <= adapter <= most_adapters(config):
         raise ValueError(f"adapter {adapter} is not one of 1..{most_adapters(config)}")
     rank = adapted_layer.rank_of(adapter)
-    names = [part.name for layer in LAYERS for part in layer.parts]
+    changed = [
+        (layer, part)
+        for layer in adapted_layer.layers_of(config)
+        for part in layer.parts
+        if adapted_layer.has_weights(adapter, part)
+    ]
     described = {
         "peft_type": "LORA",
         "r": rank,
         "lora_alpha": adapted_layer.scale_of(adapter) * rank,
-        "target_modules": names,
+        "target_modules": [part.name for _, part in changed],
         "base_model_name_or_path": "none",
         "bias": "none",
     }
-    tensors = {}
     dtype = getattr(torch, config.dtype)
-    for layer in LAYERS:
-        for part in layer.parts:
-            a, b = adapted_layer.adapter_weights(adapter, part)
-            prefix = f"base_model.model.model.layers.0.{_BLOCKS[layer.name]}.{part.name}"
-            tensors[f"{prefix}.lora_A.weight"] = a.to(dtype)
-            tensors[f"{prefix}.lora_B.weight"] = b.to(dtype)
+    tensors = {}
+    for layer, part in changed:
+        for which, weight in zip("AB", adapted_layer.adapter_weights(adapter, part), strict=True):
+            name = _peft_name(layer, part).format(which)
+            tensors[f"base_model.model.{name}"] = weight.to(dtype)
     return described, tensors
+
+
+def _peft_name(layer: Layer, part: Part) -> str:
+    """Of a weight, with a place for which of the two it is."""
+    if layer is EMBEDDING:
+        return "model.embed_tokens.lora_embedding_{}"
+    if layer is HEAD:
+        return "lm_head.lora_{}.weight"
+    return f"model.layers.0.{_BLOCKS[layer.name]}.{part.name}.lora_{{}}.weight"

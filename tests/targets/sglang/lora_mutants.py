@@ -12,8 +12,10 @@ from fuzzgraph.targets.sglang.backends.lora_v2 import LoraV2Session, LoraV2Targe
 from fuzzgraph.targets.sglang.release import engine_module
 from fuzzgraph.targets.sglang.runners.decode_cuda_graph_runner import RUNNER_MODULE
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
+from tests.targets.sglang.changed_kernels import change_kernel
 from tests.targets.sglang.changed_lines import change_line, change_line_elsewhere
 
+_LOOKUP = "sglang.kernels.ops.lora.dense.embedding_lora_a", "_embedding_lora_a_kernel"
 _POLICIES = "sglang.srt.lora.eviction_policy"
 
 Mode = Literal["decode", "target_verify"]
@@ -293,6 +295,39 @@ class _RoutedBesideTheGraph(_Line):
         change_line(backend, self.method, self.line, self.other)
 
 
+class _OldEmbeddings(_Line):
+    """An adapter without weights of the embedding finds those of another one in its slot. Either
+    half alone would change nothing, for the product with zeros is zero."""
+
+    of_pool, method = True, "load_lora_weight_to_buffer"
+    line = """for k in self.embedding_A_buffer.keys():
+            self.embedding_A_buffer[k][buffer_id].zero_()
+        for k in self.embedding_B_buffer.keys():
+            self.embedding_B_buffer[k][buffer_id].zero_()"""
+
+
+class _HeadsWeightsReversed(_ManagersLine):
+    """The head has the rows of its second product from the last to the first."""
+
+    method = "update_lora_info"
+    line = 'self.memory_pool.get_embedding_tensor("lm_head", LoRAType.LORA_B),'
+    other = 'self.memory_pool.get_embedding_tensor("lm_head", LoRAType.LORA_B).flip(1),'
+
+    def _plant(self, manager: Any, backend: Any) -> None:
+        super()._plant(manager, backend)
+        manager.update_lora_info()
+
+
+class _EmbeddingOfTheFirstSlot(LoraSession):
+    """Every token is looked up in the adapter of the first segment."""
+
+    def __init__(self, config: EngineConfig, graphs: GraphEngine, kernels: Kernels) -> None:
+        change_kernel(
+            self, *_LOOKUP, "tl.load(weight_indices + batch_id)", "tl.load(weight_indices)"
+        )
+        super().__init__(config, graphs, kernels)
+
+
 class _ReversedRowsV2(_ReversedRows, LoraV2Session):
     """Each row has the adapter of the row at the other end."""
 
@@ -354,6 +389,9 @@ rows_of_this_rank = _opened(_RowsOfThisRank)
 ranks_of_own_adapters = _opened(_RanksOfOwnAdapters)
 own_adapters_alone = _opened(_OwnAdaptersAlone)
 routed_beside_the_graph = _opened(_RoutedBesideTheGraph)
+old_embeddings = _opened(_OldEmbeddings)
+heads_weights_reversed = _opened(_HeadsWeightsReversed)
+embedding_of_the_first_slot = _opened(_EmbeddingOfTheFirstSlot)
 newest_leaves = _opened(_NewestLeaves)
 only_new_ones_are_used = _opened(_OnlyNewOnesAreUsed, "csgmv")
 remembers_who_left = _opened(_RemembersWhoLeft)

@@ -85,6 +85,12 @@ COME_AGAIN = _alone(1, 2, 3, 1, 2, lora_eviction="fifo")
 PINNED = _alone(1, 2, 3, 0, 4, pinned_loras=1)
 
 
+def _embedded(of: Case) -> Case:
+    """The same where some adapters have weights of embedding and head."""
+    config = msgspec.structs.replace(of.config, adapted_embeddings=True)
+    return validate(msgspec.structs.replace(of, config=config))
+
+
 def _beside(*steps: tuple[ReplayStep, tuple[int, ...]], **settings: Any) -> Case:
     """Steps, each with the rows that other data-parallel ranks have."""
     made = [msgspec.structs.replace(step, other_ranks=others) for step, others in steps]
@@ -183,6 +189,53 @@ def test_each_draft_has_the_adapter_of_its_request(
     assert found(workers, version, _verified(of), target) == set()
 
 
+# Adapters of embedding and head, of neither, of both again.
+TAKES_TURNS = _embedded(_alone(1, 2, 1, 0, max_loras=1))
+TWO_EMBEDDINGS = _embedded(_case(_step((0, 5, 4), (1, 6, 1), (2, 7, 0), (3, 8, 1))))
+# The second one is of the head alone.
+HEAD_ALONE = _embedded(_alone(1, 3, max_loras=1))
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "of",
+    [_embedded(MIXED), _embedded(REPLACED), TAKES_TURNS, TWO_EMBEDDINGS],
+    ids=["mixed", "replaced", "turns", "two"],
+)
+@pytest.mark.parametrize(
+    ("version", "target"),
+    [
+        ("0.5.13", TARGETS[0]),
+        (NEWEST, TARGETS[0]),
+        (NEWEST, TARGETS[1]),
+        (NEWEST, V2),
+    ],
+)
+def test_each_token_has_the_embedding_and_the_head_of_its_adapter(
+    workers: Workers, version: str, target: str, of: Case
+) -> None:
+    assert found(workers, version, of, target) == set()
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize("target", [VERIFIES[0], f"{V2}-verify"])
+def test_so_has_each_draft_with_them(workers: Workers, target: str) -> None:
+    assert found(workers, NEWEST, _verified(_embedded(MIXED)), target) == set()
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize("version", ["0.5.12", "0.5.13", NEWEST])
+def test_an_adapter_of_the_head_alone_has_the_embedding_of_the_one_before_it(
+    workers: Workers, version: str
+) -> None:
+    """See reports/findings/sglang-lora-stale-embedding.md."""
+    expected = {("computes", "lora"), ("history", "lora")}
+    assert found(workers, version, HEAD_ALONE, TARGETS[0]) == expected
+
+
 @pytest.mark.sglang
 @pytest.mark.slow
 @pytest.mark.parametrize(("version", "fails"), [("0.5.18", True), ("0.5.19", False)])
@@ -276,6 +329,9 @@ def test_so_has_each_draft(workers: Workers) -> None:
         ("ranks_of_own_adapters", BESIDE, ("metadata", "lora_ranks_of_all")),
         ("own_adapters_alone", BESIDE, ("survives", "")),
         ("routed_beside_the_graph", BESIDE, ("computes", "lora_of_ranks")),
+        ("old_embeddings", TAKES_TURNS, ("computes", "lora")),
+        ("heads_weights_reversed", _embedded(MIXED), ("computes", "lora")),
+        ("embedding_of_the_first_slot", TWO_EMBEDDINGS, ("computes", "lora")),
         ("keeps_its_old_place", USED_AGAIN, ("metadata", "lora_pool")),
         ("newest_leaves", USED_AGAIN, ("metadata", "lora_pool")),
         ("only_new_ones_are_used", USED_AGAIN, ("metadata", "lora_pool")),

@@ -19,12 +19,10 @@ from fuzzgraph.adapted_layer import (
     ADAPTED,
     ADAPTED_OF_RANKS,
     HIGHEST_RANK,
-    LAYERS,
     adapted_columns,
 )
 from fuzzgraph.case import EngineConfig, Mode, captured_size
-from fuzzgraph.case.adapters import most_adapters, pinned_adapters
-from fuzzgraph.errors import EngineError
+from fuzzgraph.case.adapters import most_adapters
 from fuzzgraph.expert_layer import rank_sizes
 from fuzzgraph.fields import ADAPTER_POOLS
 from fuzzgraph.handover import Excuse
@@ -32,12 +30,10 @@ from fuzzgraph.observation import Field, PaddingRule
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.offline import fields as common
 from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu
-from fuzzgraph.targets.offline.package import call_with_known
 from fuzzgraph.targets.sglang.adapted_model import (
+    EMBEDDINGS,
     LINEAR,
     AdaptedModel,
-    adapter_checkpoint,
-    described_layers,
 )
 from fuzzgraph.targets.sglang.attention_model import outputs_in
 from fuzzgraph.targets.sglang.backends.triton import (
@@ -52,11 +48,10 @@ from fuzzgraph.targets.sglang.experts_beside_ranks import around_modules
 from fuzzgraph.targets.sglang.forward_batch.gathered_tokens import load_model_runner, pad_for_all
 from fuzzgraph.targets.sglang.release import SGLANG, engine_module, has_module, is_before
 from fuzzgraph.targets.sglang.stubs.adapter_ranks import AdapterRanks, name_of
+from fuzzgraph.targets.sglang.stubs.loaded_adapters import LOADING, load_adapters
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 from fuzzgraph.world import Batch
 
-_MANAGER = "sglang.srt.lora.lora_manager"
-_REFS = "sglang.srt.lora.lora_registry"
 _BACKENDS = "sglang.srt.lora.backend"
 _FILES = ("triton_backend", "chunked_backend")
 _TUNED = (
@@ -121,7 +116,7 @@ class LoraSession(TritonSession):
         self._ranks = ranks if isinstance(ranks, AdapterRanks) else None
         if self._ranks is not None:
             model.open_ranks(self._ranks)
-        self._manager = _manager(self._config, runner, model, self._kernels)
+        self._manager = load_adapters(self._config, runner, model, self._kernels)
         runner.lora_manager = self._manager
         if self._ranks is not None:
             self._ranks.find_slots(self._slot_of)
@@ -287,60 +282,6 @@ class LoraSession(TritonSession):
         return {**found, ADAPTED: shown[:, -columns:].clone()}
 
 
-def _manager(
-    config: EngineConfig, runner: ModelRunner, model: AdaptedModel, kernels: Kernels
-) -> Any:
-    """The engine's manager with every adapter of the case loaded from memory, as
-    `--lora-paths` has them loaded from files."""
-    described = described_layers()
-    manager = call_with_known(
-        engine_module(_MANAGER).LoRAManager,
-        base_model=model.open_layers(described),
-        base_hf_config=described,
-        max_loras_per_batch=most_adapters(config) + 1
-        if config.draft_adapter
-        else config.max_loras + 1,
-        load_config=None,
-        dtype=runner.dtype,
-        server_args=runner.server_args,
-        lora_backend=kernels,
-        tp_size=config.dp_size,
-        tp_rank=config.dp_rank,
-        max_lora_rank=HIGHEST_RANK,
-        target_modules=[part.name for layer in LAYERS for part in layer.parts],
-        lora_paths=None,
-    )
-    for module in manager.base_model.modules():
-        if hasattr(module, "output_offset_cpu"):
-            module.output_offset_cpu = _PinnedList(module.output_offset_cpu)
-    reference = engine_module(_REFS).LoRARef
-    for adapter in range(1, most_adapters(config) + 1):
-        said, tensors = adapter_checkpoint(config, adapter)
-        name = name_of(adapter)
-        named = reference(
-            lora_id=name,
-            lora_name=name,
-            lora_path=f"/{name}",
-            pinned=adapter in pinned_adapters(config),
-        )
-        done = manager.load_lora_adapter_from_tensors(named, tensors, said)
-        if not done.success:
-            raise EngineError(f"the engine refuses {name}: {done.error_message}")
-    return manager
-
-
-class _PinnedList:
-    """A tensor in pinned memory whose numbers a capture may list, as a device lets it; the recorder
-    cannot tell that memory from the device's."""
-
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self._tensor = tensor
-
-    def tolist(self) -> Any:
-        with torch._C.DisableTorchFunction():
-            return self._tensor.tolist()
-
-
 _EXCUSES = (
     Excuse(
         "*.forward_batch.can_run_decode_cuda_graph",
@@ -374,6 +315,7 @@ class LoraTarget(TritonTarget):
             loras=True,
             lora_evictions=("lru", "fifo"),
             pinned_loras=True,
+            adapted_embeddings=True,
             **{**OF_ONE_RANK, **(DATA_RANKS if kernels == "triton" else {})},
         )
         if kernels == "triton":
@@ -382,6 +324,8 @@ class LoraTarget(TritonTarget):
     def refused(self, config: EngineConfig) -> str | None:
         if not config.max_loras:
             return "the server has LoRA enabled: max_loras must be 1 or more"
+        if config.adapted_embeddings and config.dp_size > 1:
+            return "adapted_embeddings beside data-parallel ranks is not driven"
         return super().refused(config)
 
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> LoraSession:
@@ -390,7 +334,7 @@ class LoraTarget(TritonTarget):
     def load(self) -> None:
         super().load()
         with cuda_on_cpu():
-            SGLANG.load(LINEAR, _REFS, _MANAGER, *(f"{_BACKENDS}.{each}" for each in _FILES))
+            SGLANG.load(LINEAR, EMBEDDINGS, *LOADING, *(f"{_BACKENDS}.{each}" for each in _FILES))
             if self.capabilities.max_dp_size > 1:
                 self._load_ranks()
         if not torch.cuda.is_available():
