@@ -296,7 +296,6 @@ _EXCUSES = (
 class LoraTarget(TritonTarget):
     """Layers with adapters on the sglang release that this process holds."""
 
-    excuses = (*EXCUSES, *_EXCUSES)
     session: type[LoraSession] = LoraSession
     also_stood_in_for: tuple[str, ...] = (
         "the number of cores",
@@ -320,6 +319,8 @@ class LoraTarget(TritonTarget):
         )
         if kernels == "triton":
             self.capabilities = self.capabilities.replace(modes=(mode, "idle"))
+            self.excuses = (*EXCUSES, *_EXCUSES)
+            self.also_stood_in_for = (*self.also_stood_in_for, "what other ranks have")
 
     def refused(self, config: EngineConfig) -> str | None:
         if not config.max_loras:
