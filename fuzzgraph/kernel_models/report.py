@@ -44,6 +44,8 @@ class LaunchReport:
     def stray(self, found: Stray) -> None:
         """An access missed its argument."""
         address = found.tensor.data_ptr()
+        if self._read_whole(found, address):
+            return
         region = None if self._regions is None else self._regions.region_at(address)
         self._into.add_access(
             Access(
@@ -63,6 +65,12 @@ class LaunchReport:
                 address=address,
             )
         )
+
+    def _read_whole(self, found: Stray, address: int) -> bool:
+        """Whether the argument is the first part of memory that kernels may access to its end."""
+        end = 0 if self._regions is None else self._regions.end_from(address)
+        last = address + int(found.offsets.max()) * found.tensor.element_size()
+        return found.offsets.min() >= 0 and last < end
 
 
 def _extent(tensor: torch.Tensor) -> int:
