@@ -48,6 +48,8 @@ _OTHERS: dict[str, tuple[Any, Any]] = {
     "rare_head_dims": (_ANY_HEAD_DIMS, _ANY_HEAD_DIMS),
     # Query heads that kernels of latent attention are built for; 0 for any number.
     "latent_heads": ((0,), (0,)),
+    # Query heads of each KV head that kernels are built for; 0 for any number.
+    "query_heads_each": (0, 0),
     "mrope": (False, True),  # whether steps bring the optional multi-modal position input
     # Whether cases are drawn in which requests that left come back, as preempted ones do.
     "preemption": (False, True),

@@ -7,15 +7,16 @@ position) pair is known without running an engine. `layout` says which tokens a 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from fuzzgraph import nvfp4
+from fuzzgraph import nvfp4, pooled_blocks
 from fuzzgraph.case import EngineConfig, attention_layers, group_configs
 from fuzzgraph.splitmix import STRIDE, hash_counters
 from fuzzgraph.world import VOCAB, Batch, IntArray
@@ -51,6 +52,8 @@ _POSITIONS = 3
 
 # Largest table of ready KV rows, in elements; longer contexts compute rows on demand.
 _TABLE_LIMIT = 1 << 20
+
+Overlay = Callable[[npt.NDArray[Any], npt.NDArray[Any], int], None]
 
 Tokens = TypeVar("Tokens", torch.Tensor, IntArray)
 
@@ -234,12 +237,26 @@ class Content:
             "mrope_embed": _weights(key + 5, VOCAB, query, units.mrope) * units.times[0],
             "encoder_embed": _projection(key + 6, VOCAB, config)[:, query:],
         }
+        if config.pooled_block:
+            self._tell_blocks_apart(exact["embed"], pooled_blocks.overlay_tokens)
+            self._tell_blocks_apart(exact["pos_embed"], pooled_blocks.overlay_places)
         typed = {name: weight.to(self.dtype).contiguous() for name, weight in exact.items()}
         state_in = _weights(key + 8, VOCAB, STATE_WIDTH, 32)
         unit = torch.full((VOCAB, 1), 1 / TIME_STEP)
         conv_in = torch.cat((state_in, unit, _weights(key + 15, VOCAB, 1, 8)), dim=1)
         keep = (torch.arange(STATE_WIDTH) < STATE_SUMS).float()
         return {**typed, "state_in": state_in, "state_keep": keep, "conv_in": conv_in}
+
+    def _tell_blocks_apart(self, packed: torch.Tensor, overlay: Overlay) -> None:
+        """Put what selects blocks by pooled keys into rows of packed queries, keys and values."""
+        config, width = self.config, self.config.head_dim
+        rows, heads = packed.numpy(), config.num_kv_heads
+        queries, keys = config.num_q_heads * width, heads * width
+        overlay(
+            rows[:, :queries].reshape(len(rows), heads, -1, width),
+            rows[:, queries : queries + keys].reshape(len(rows), heads, width),
+            config.pooled_block,
+        )
 
     @cached_property
     def hidden_table(self) -> torch.Tensor:
@@ -445,6 +462,7 @@ def content_for(config: EngineConfig, layer: int = 0) -> Content:
         layer_types=config.layer_types,
         state_ring_len=min(config.state_ring_len, 1),  # whether there is one
         safe_gate=config.safe_gate,
+        pooled_block=config.pooled_block,
     )
     return _shared(plain, layer)
 

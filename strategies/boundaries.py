@@ -94,6 +94,11 @@ def seq_lens(config: EngineConfig, mode: Mode, least: int) -> tuple[int, ...]:
         # One block more, of one key, and the longest requests of which no block is left out.
         for count in (1, 2, config.index_topk, config.index_topk + 1):
             lengths.update(_around(size * count))
+    if size := config.pooled_block:
+        # One block more, a pooled key more, the first row that selects, and the longest ones of
+        # which no block is left out.
+        for edge in (*(size * count for count in range(1, context // size + 1)), config.dense_len):
+            lengths.update(_around(edge))
     if mode in ("target_verify", "draft_extend", "draft"):
         lengths.update((context - drafts, context - drafts + 1, context - drafts // 2))
         lengths.update(page * count + shift for count in (1, 2) for shift in (drafts, drafts + 1))

@@ -16,6 +16,7 @@ from fuzzgraph.strategies.coherent_drafts import (
     sampling,
     whole_blocks,
 )
+from fuzzgraph.strategies.coherent_pooling import pooled_blocks
 from fuzzgraph.strategies.coherent_ranks import (
     data_ranks,
     even_ranks,
@@ -73,6 +74,8 @@ def coherent(fields: Fields, can: Capabilities, pins: Pins = ()) -> EngineConfig
             fields["num_q_heads"] = heads[fields["max_context_len"] % len(heads)] or drawn
         widest = max(1, fields["head_dim"] - can.min_rope_dim)
         fields["v_head_dim"] = min(fields["v_head_dim"], widest)
+    if can.query_heads_each:
+        fields["num_q_heads"] = fields["num_kv_heads"] * can.query_heads_each
     _built_head_dims(fields, can)
     if fields["kv_dtype"] != "auto":
         fields["dtype"] = can.fp8_kv_beside or fields["dtype"]
@@ -157,6 +160,7 @@ def coherent(fields: Fields, can: Capabilities, pins: Pins = ()) -> EngineConfig
         even_ranks(fields, can)
     if any(fields[name] != DIMENSIONS[name].default for name in WITHOUT_BLOCKS):
         fields["index_block"] = DIMENSIONS["index_block"].default
+    pooled_blocks(fields, can, pins)
     if not can.capture_beyond_pool:
         pool = fields["req_pool_size"]
         within = tuple(size for size in fields["capture_bs"] if size <= pool)

@@ -23,8 +23,8 @@ _GROUPS: Mapping[LayerType, int] = {kind: group for group, kind in enumerate(_ON
 # What only the first layer, or what stands behind it, has.
 _FIRST_ALONE = (
     "swa_window", "swa_page_size", "layer_types", "max_encoder_len", "recurrent_state",
-    "row_mixing",
-    "attn_tp_size", "attn_tp_rank", "index_topk", "index_group", "index_block", "kv_compression",
+    "row_mixing", "attn_tp_size", "attn_tp_rank", "index_topk", "index_group", "index_block",
+    "pooled_block", "dense_len", "kv_compression",
     "candidate_blocks", "index_layer", "attention_chunk_size", "state_track_interval",
     "prefix_branches", "state_pool_size", "drafted_prompts", "dp_size", "dp_rank",
     "max_loras", "lora_eviction", "pinned_loras", "adapted_embeddings",

@@ -226,6 +226,17 @@ class EngineConfig(Record, frozen=True, kw_only=True):
     """Keys of a block, a power of two, where an indexer selects `index_topk` blocks for each query,
     as MiniMax's does: that of the query itself, and those whose best key is best. The model then
     has a layer before this one that sees all keys. 0: it selects single keys."""
+    pooled_block: Annotated[int, Dimension(
+        bounds=(0, 1024), needs=Sizes("pooled_blocks", widest=(0, 32)),
+        resets_with="pooled blocks", label="pooled blocks of {}", group="features"
+    )] = 0
+    """Keys of a block where a layer's own queries select `index_topk` blocks for each KV head by
+    keys that are means of several, as MiniCPM's do (see `fuzzgraph.pooled_blocks`). 0: none do."""
+    dense_len: Annotated[int, Dimension(
+        bounds=(0, 1 << 17), resets_with="pooled blocks", label="dense rows", group="features"
+    )] = 0
+    """Keys from which on a row selects blocks, where `pooled_block` says so; a row of fewer sees
+    all."""
     kv_compression: Annotated[Literal["none", "window", "c4", "c128", "c1", "c2"], Dimension(
         needs=OneOf("kv_compressions"), label="kv compression {}", group="features"
     )] = "none"

@@ -51,6 +51,7 @@ from fuzzgraph.reference.output_spec import (
     output_spec,
     rounding_of,
 )
+from fuzzgraph.reference.pooled_keys import pooled_outputs
 from fuzzgraph.reference.shard import live_tokens, local_outputs
 from fuzzgraph.reference.triton_ready import ready_triton
 from fuzzgraph.row_mixing import mixed_outputs
@@ -91,7 +92,7 @@ class Expected:
     """Name -> float64 or int64. attention [num_tokens, Hq, Dv], in mode draft [raw_bs * topk *
     steps, Hq, Dv] by row, branch, step; swa_attention, the same of a second layer,
     and attention_2 and so on, of further ones of their groups; dense_attention and what stands
-    beside it, see `dense_layer`; draft_tokens
+    beside it, see `dense_layer`; what a step leaves of pooled keys, see `pooled_keys`; draft_tokens
     [raw_bs * topk * steps], the token predicted after each; state [raw_bs, width]; recurrent
     [num_tokens, width], and gated_delta, channel_delta, linear and gated_conv, the same, see
     `recurrent_layers`; mixed as attention, see `row_mixing`;
@@ -134,6 +135,7 @@ def expected(
         outputs, bound = outputs | found, max(bound, entered)
     if batch.mode != "draft":
         outputs |= compressor_outputs(batch, config) | kept_outputs(batch, config)
+        outputs |= pooled_outputs(batch, config)
     else:
         predicted = queries_of(batch, config).predicted
         assert predicted is not None

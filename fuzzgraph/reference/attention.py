@@ -13,6 +13,7 @@ import torch
 from fuzzgraph.case import EngineConfig, attention_layers, group_configs
 from fuzzgraph.content import Content, content_for
 from fuzzgraph.reference.geometry import encoder_keys, queries_of
+from fuzzgraph.reference.pooled_keys import selected_keys
 from fuzzgraph.world import Batch
 
 # Logit of a key that a query does not see. Finite, because -inf gives NaN in a row without keys.
@@ -74,12 +75,14 @@ def model_for(config: EngineConfig, dtype: torch.dtype, layer: int = 0) -> Refer
 def _softmax_average(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, hidden: torch.Tensor, cap: int = 0
 ) -> torch.Tensor:
-    """[T, Hkv * group, Dv] of q [T, Hkv, group, D], k and v [T, L, Hkv, ...], hidden [T, L]."""
+    """[T, Hkv * group, Dv] of q [T, Hkv, group, D], k and v [T, L, Hkv, ...], hidden [T, L], or
+    [T, Hkv, L] where heads see other keys."""
     logits = torch.matmul(q, k.permute(0, 2, 3, 1))
     if cap:
         logits = torch.tanh(logits / cap) * cap
     least = max(_UNSEEN, torch.finfo(q.dtype).min / 2)
-    weights = torch.softmax(logits.masked_fill_(hidden[:, None, None], least), dim=-1)
+    hidden = hidden[:, None] if hidden.dim() == 2 else hidden
+    weights = torch.softmax(logits.masked_fill_(hidden[:, :, None], least), dim=-1)
     return torch.matmul(weights, v.transpose(1, 2)).flatten(1, 2)
 
 
@@ -97,7 +100,8 @@ def attention(
     k, v = model.keys_and_values(
         torch.from_numpy(found.key_tokens), torch.from_numpy(found.key_positions)
     )
-    out = _softmax_average(q, k, v, torch.from_numpy(~found.visible), config.logit_cap)
+    visible = selected_keys(batch, config) if config.pooled_block else found.visible
+    out = _softmax_average(q, k, v, torch.from_numpy(~visible), config.logit_cap)
     bound = float(v.abs().max())
     if batch.encoder_tokens.values.size:
         tokens, present = encoder_keys(batch, found.rows)

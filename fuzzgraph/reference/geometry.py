@@ -177,6 +177,8 @@ def _apply_selection(found: Queries, config: EngineConfig) -> None:
     count, visible = config.index_topk, found.visible
     if not 0 < count < visible.shape[1] or config.kv_compression != "none":
         return
+    if config.pooled_block:  # by the keys themselves, and by each head: `pooled_keys`
+        return
     if config.index_group > 1:
         _apply_selection_of_groups(found, config.index_group, count)
         return

@@ -18,6 +18,7 @@ from fuzzgraph.content import DTYPES, STATE_WIDTH, hidden_width
 from fuzzgraph.draft_head import LOGITS
 from fuzzgraph.expert_layer import EXPERT_WIDTH, EXPERTS, OF_RANKS, expert_coarseness, rank_sizes
 from fuzzgraph.observation import Observation
+from fuzzgraph.pooled_blocks import levels
 from fuzzgraph.recurrent_layers.channel_decay import CHANNEL_OUTPUT
 from fuzzgraph.recurrent_layers.decayed_attention import LINEAR_OUTPUT
 from fuzzgraph.recurrent_layers.gated_convolution import GATED_COLUMNS
@@ -30,6 +31,7 @@ from fuzzgraph.reference.draft_layers import (
     of_layers,
 )
 from fuzzgraph.reference.draft_model import parents_of
+from fuzzgraph.reference.pooled_keys import POOLED_KEYS, POOLED_STRAYS
 from fuzzgraph.reference.shard import padded_tokens, shard
 from fuzzgraph.row_mixing import coarseness
 from fuzzgraph.world import Batch
@@ -147,7 +149,10 @@ def output_spec(
         return OutputSpec(batch.raw_bs, compressor_shape(name, config), kinds)
     if name == INDEX_KEYS:
         return OutputSpec(batch.num_tokens, (INDEX_WIDTH,), dtypes)
-    if name == LAYER_STRAYS:
+    if name == POOLED_KEYS:
+        width = len(levels(config)) * config.num_kv_heads * config.head_dim
+        return OutputSpec(batch.raw_bs, (width,), _TOKEN_IDS)
+    if name in (LAYER_STRAYS, POOLED_STRAYS):
         return OutputSpec(batch.raw_bs, (), _TOKEN_IDS)
     if name == "draft_context":
         return OutputSpec(batch.num_tokens, context_shape(config), dtypes)

@@ -19,6 +19,7 @@ from fuzzgraph.case import EngineConfig
 from fuzzgraph.content import DTYPES, content_for
 from fuzzgraph.lanes import lanes
 from fuzzgraph.reference.geometry import encoder_keys, queries_of
+from fuzzgraph.reference.pooled_keys import selected_keys
 from fuzzgraph.world import Batch
 
 # Elements of the largest intermediate of an interpreted program. An interpreted program costs much
@@ -152,6 +153,8 @@ def second_opinion(batch: Batch, config: EngineConfig, layer: int = 0) -> torch.
     planes = content.kv_planes(found.key_tokens.ravel(), found.key_positions.ravel())
     k, v = _dequantized(planes, config, found.key_tokens.shape)
     scale = config.head_dim**-0.5
+    if config.pooled_block:
+        return _by_head(q, k, v, torch.from_numpy(selected_keys(batch, config)), scale)
     out = _run(q, k, v, torch.from_numpy(found.visible), scale, config.logit_cap)
     if batch.encoder_tokens.values.size:
         tokens, present = encoder_keys(batch, found.rows)
@@ -159,6 +162,19 @@ def second_opinion(batch: Batch, config: EngineConfig, layer: int = 0) -> torch.
         k, v = _dequantized(planes, config, tokens.shape)
         out = out + _run(q, k, v, torch.from_numpy(present), scale)
     return out.to(DTYPES[config.dtype])
+
+
+def _by_head(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, visible: torch.Tensor, scale: float
+) -> torch.Tensor:
+    """The same where each KV head has keys of its own; visible [T, Hkv, L]."""
+    group = q.shape[1] // k.shape[2]
+    parts = [
+        _run(q[:, group * head : group * (head + 1)], k[:, :, head, None], v[:, :, head, None],
+             visible[:, head], scale)
+        for head in range(k.shape[2])
+    ]  # fmt: skip
+    return torch.cat(parts, 1).to(q.dtype)
 
 
 def _dequantized(

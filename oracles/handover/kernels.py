@@ -11,6 +11,7 @@ from fuzzgraph.handover import Attended, Handover
 from fuzzgraph.observation import Observation, StepRecord
 from fuzzgraph.oracles.handover.breach import Breach
 from fuzzgraph.reference.geometry import queries_of
+from fuzzgraph.reference.pooled_keys import selected_keys
 from fuzzgraph.rules import handover as rules
 from fuzzgraph.world import Batch
 
@@ -70,11 +71,14 @@ def _told(layers: list[_Keys], by_token: Mapping[int, list[int]]) -> list[_Keys]
 
 
 def _own_keys(step: StepRecord) -> list[_Keys] | None:
-    """Slots that attention defines for each live token, by layer; None where it has others."""
+    """Slots that attention defines for each live token, by layer; None where it has others, or
+    others for each head."""
     batch, config = step.batch, step.config
     # The forward of a draft extend may have tokens that the batch does not: those not accepted.
     told = batch.mode in ("decode", "target_verify", "prefill")
     if not told or config.max_encoder_len or not batch.raw_bs:
+        return None
+    if config.pooled_block and config.num_kv_heads > 1:  # each sees other keys, in its own cache
         return None
     # Each layer of a KV cache group sees its keys; of groups with one page size no slot is in two.
     groups = zip(batch.groups, group_configs(config), strict=True)
@@ -85,10 +89,11 @@ def _own_keys(step: StepRecord) -> list[_Keys] | None:
 def _keys_in(batch: Batch, config: EngineConfig) -> _Keys:
     """Slots of one KV cache group that attention defines for each live token."""
     queries = queries_of(batch, config)
-    width = queries.visible.shape[1]
+    seen = selected_keys(batch, config)[:, 0] if config.pooled_block else queries.visible
+    width = seen.shape[1]
     return [
         batch.kv_slots.row(row)[visible[: len(batch.kv_slots.row(row))]].tolist() if width else []
-        for row, visible in zip(queries.rows, queries.visible, strict=True)
+        for row, visible in zip(queries.rows, seen, strict=True)
     ]
 
 

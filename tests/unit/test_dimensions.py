@@ -20,6 +20,8 @@ FOLLOWING = {"kv_pool_pages", "num_kv_heads", "v_head_dim", "spec_steps", "draft
     "candidate_blocks",
     "index_group",
     "index_block",
+    "pooled_block",
+    "dense_len",
     "index_layer",
     "attn_tp_rank",
     "dp_rank",

@@ -5,16 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fuzzgraph.case.config_rules import adapters, drafts, keys, prompts, servers, sizes, states
-from fuzzgraph.case.config_rules.keys import WITHOUT_BLOCKS, WITHOUT_CAP, WITHOUT_LAYER_TYPES
+from fuzzgraph.case.config_rules.keys import (
+    FORCED_BLOCKS,
+    POOLED_BLOCKS,
+    POOLED_WIDTH,
+    WITHOUT_BLOCKS,
+    WITHOUT_CAP,
+    WITHOUT_LAYER_TYPES,
+    WITHOUT_POOLED,
+)
 from fuzzgraph.case.config_rules.refusal import refuse
 from fuzzgraph.case.config_rules.servers import WHOLE_BATCHES
 from fuzzgraph.case.model import EngineConfig
 
 __all__ = [
+    "FORCED_BLOCKS",
+    "POOLED_BLOCKS",
+    "POOLED_WIDTH",
     "WHOLE_BATCHES",
     "WITHOUT_BLOCKS",
     "WITHOUT_CAP",
     "WITHOUT_LAYER_TYPES",
+    "WITHOUT_POOLED",
     "refuse",
     "validate_config",
 ]
@@ -40,6 +52,7 @@ _RULES: tuple[Callable[[EngineConfig], None], ...] = (
     servers.check_later_stage,
     keys.check_index_layer,
     keys.check_index_block,
+    keys.check_pooled_blocks,
     keys.check_logit_cap,
     keys.check_layer_types,
     servers.check_two_batches,

@@ -192,3 +192,50 @@ def check_layer_types(config: EngineConfig) -> None:
             f"is that of a model whose layers have keys of their own; got {', '.join(beside)}",
             "Change it, or drop layer_types.",
         )
+
+
+LEAST_POOLED_BLOCK = 8
+"""Keys of the shortest block: a pooled key then is the mean of four."""
+FORCED_BLOCKS = 3
+"""The first block and the two newest, which a row selects whatever it thinks of them."""
+POOLED_BLOCKS = 8
+"""Blocks of a row that pooled keys tell apart."""
+POOLED_WIDTH = 32
+"""Columns of a key that do so (`fuzzgraph.pooled_blocks`), which are all that it has."""
+WITHOUT_POOLED = (
+    "attention", "kv_dtype", "sliding_window", "attention_chunk_size", "index_group", "index_block",
+    "kv_compression", "swa_window", "recurrent_state", "max_encoder_len", "logit_cap",
+)  # fmt: skip
+"""Dimensions whose layers do not select blocks by pooled keys."""
+
+
+def check_pooled_blocks(config: EngineConfig) -> None:
+    """Pooled keys have columns for what a query prefers, and a context has room for a selection.
+
+    Source of the bounds: sglang 0.5.19 to 0.5.23, minicpm/backend.py, constructor of
+    MiniCPMSparseBackend (`required_context_len`). A row that selects has a key of either level.
+    """
+    size, count, context = config.pooled_block, config.index_topk, config.max_context_len
+    if not size:
+        if config.dense_len:
+            refuse("config.dense_len", config.dense_len, "needs pooled_block > 0", "Drop it.")
+        return
+    if size & (size - 1) or size < LEAST_POOLED_BLOCK:
+        rule = f"must be a power of two, {LEAST_POOLED_BLOCK} at least"
+        refuse("config.pooled_block", size, rule, "Take 32.")
+    others = [name for name in WITHOUT_POOLED if getattr(config, name) != DIMENSIONS[name].default]
+    if others:
+        said = ", ".join(f"{name}={getattr(config, name)!r}" for name in others)
+        refuse("config.pooled_block", size, f"is not beside {said}", "Change them, or drop it.")
+    if count < FORCED_BLOCKS:
+        rule = f"must hold the {FORCED_BLOCKS} blocks that a row always selects"
+        refuse("config.index_topk", count, rule, "Raise it, or drop pooled_block.")
+    if not 2 * size <= config.dense_len <= context:
+        rule = f"must be two blocks of {size} keys at least, and {context} at most"
+        refuse("config.dense_len", config.dense_len, rule, "Change it, or drop pooled_block.")
+    if not count * size <= context <= POOLED_BLOCKS * size:
+        rule = f"must hold {count} blocks of {size} keys, and {POOLED_BLOCKS} at most"
+        refuse("config.max_context_len", context, rule, "Change it, or drop pooled_block.")
+    if config.head_dim != POOLED_WIDTH:
+        rule = f"must be {POOLED_WIDTH}: of wider keys two blocks may seem equally good"
+        refuse("config.head_dim", config.head_dim, rule, "Change it, or drop pooled_block.")
