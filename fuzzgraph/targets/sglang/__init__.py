@@ -141,6 +141,7 @@ TARGETS = (
     _row("mamba-verify", "backends.mamba2", "Mamba2Target", mode="target_verify"),
     _row("dots", "backends.dots", "DotsTarget", mode="decode", releases="0.5.19 on"),
     _row("dots-verify", "backends.dots", "DotsTarget", mode="target_verify", releases="0.5.19 on"),
+    _row("minicpm", "backends.minicpm", "MinicpmTarget", mode="decode", releases="0.5.19 on"),
     _row("minimax", "backends.minimax", "MinimaxTarget", mode="decode", releases="0.5.16 on"),
     _row("moe", "backends.moe", "MoeTarget", mode="decode"),
     _row("moe-deepseek", "backends.moe", "MoeTarget", mode="decode", family="deepseek",

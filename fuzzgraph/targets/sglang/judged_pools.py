@@ -15,6 +15,7 @@ from fuzzgraph.targets.sglang.cross_attention_model import CROSS_LAYER, CrossAtt
 from fuzzgraph.targets.sglang.hybrid_model import HybridModel
 from fuzzgraph.targets.sglang.stubs.fp4_kv import fp4_planes
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
+from fuzzgraph.targets.sglang.stubs.pooled_pool import world_part
 from fuzzgraph.targets.sglang.stubs.sparse_pool import SPARSE_LAYER
 
 
@@ -25,7 +26,7 @@ def judged_pools(runner: ModelRunner, config: EngineConfig) -> Pools:
     further = attention_layers(config)[len(group_configs(config)) :]
     return Pools(
         req_to_token=runner.req_to_token_pool.req_to_token,
-        kv_planes=_attention_planes(kv),
+        kv_planes=_attention_planes(kv, config),
         more_groups=(GroupPools(kv_planes=_planes(kv.swa_kv_pool)),) if windowed else (),
         more_layers=tuple(
             _planes(kv.swa_kv_pool if layer.group else kv.full_kv_pool, layer.number)
@@ -116,8 +117,10 @@ def _encoder_pools(runner: ModelRunner) -> dict[str, Any]:
     return {"encoder_in_front": True, "encoder_planes": planes}
 
 
-def _attention_planes(kv: Any) -> tuple[torch.Tensor, ...]:
+def _attention_planes(kv: Any, config: EngineConfig) -> tuple[torch.Tensor, ...]:
     """Of the layer whose output is `attention`."""
+    if config.pooled_block:
+        return tuple(world_part(config, plane) for plane in _planes(kv))
     if hasattr(kv, "index_k_pool"):
         return _planes(kv.main_pool, SPARSE_LAYER)
     return _planes(getattr(kv, "full_kv_pool", kv))

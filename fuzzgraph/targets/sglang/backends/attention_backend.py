@@ -115,6 +115,8 @@ class AttentionBackend:
     """Fields that only it has, or has by another rule than other backends."""
     fill: Callable[[EngineConfig], int] = lambda config: 1
     """Length of padded rows, which it asks of the runner."""
+    made_with: tuple[tuple[str, Any], ...] = ()
+    """Arguments of its constructor beside the runner, as the engine's registry gives them."""
     any_page_size: bool = False
     """Whether it also runs pages of sizes that are not generated."""
     held: Callable[[Any, int | None], Any] = current
@@ -210,7 +212,7 @@ class AttentionBackend:
                 if hasattr(module, name):
                     setattr(module, name, tensors_claim_cuda(getattr(module, name)))
         self.adapt(runner)
-        return made(getattr(module, backend))(runner, **arguments)
+        return made(getattr(module, backend))(runner, **dict(self.made_with), **arguments)
 
     def missing(self, mode: Mode) -> str:
         """The kernel without a model that keeps its outputs from being judged; "" if none does."""

@@ -44,7 +44,9 @@ _DTYPES = {
 """As the engine's `make_cpp_args` renders them."""
 _PLATFORM = {"USE_ROCM": torch.version.hip is not None}
 """What the engine's compiler is told of the platform (sglang kernels/jit/utils)."""
-_EXPRESSION = re.compile(r"(?P<kernel>\w+)\s*(<(?P<args>.*)>)?\s*(::(?P<method>\w+))?")
+_EXPRESSION = re.compile(
+    r"((?P<space>\w+)::(?=\w+\s*<))?(?P<kernel>\w+)\s*(<(?P<args>.*)>)?\s*(::(?P<method>\w+))?"
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,7 @@ from fuzzgraph.targets.sglang.stubs.hybrid_pools import (
 )
 from fuzzgraph.targets.sglang.stubs.kv_store import store_kv_as_on
 from fuzzgraph.targets.sglang.stubs.latent_pools import latent_window_pool
+from fuzzgraph.targets.sglang.stubs.pooled_pool import pooled_allocator, slots_with_pooled
 from fuzzgraph.targets.sglang.stubs.reservation import (
     BLOCK_ALGORITHMS,
     block_context,
@@ -232,6 +233,7 @@ def kv_pool(
     """
     pools = engine_module("sglang.srt.mem_cache.memory_pool")
     slots = (config.kv_pool_pages + FIRST_PAGE - 1) * config.page_size
+    slots = slots_with_pooled(config, slots)
     common = dict(page_size=config.page_size, dtype=dtype, device=device.type)
     if config.swa_window and config.attention == "mla":
         return latent_window_pool(config, slots, latent_widths(config), **common)
@@ -289,6 +291,8 @@ def _kv_memory(
     kv = kv_pool(config, device, dtype, requests, hybrid, server_args)
     if config.swa_window:
         return kv, window_allocator(config, kv, device)
+    if config.pooled_block:
+        return kv, pooled_allocator(config, kv, device)
     return kv, Stub(page_size=config.page_size, get_kvcache=lambda: kv)
 
 
