@@ -164,7 +164,7 @@ def test_each_row_has_its_own_adapter(
 
 @pytest.mark.sglang
 @pytest.mark.slow
-@pytest.mark.parametrize("target", [*TARGETS, V2])
+@pytest.mark.parametrize("target", [TARGETS[1], V2])
 def test_an_idle_step_without_a_graph_gives_nothing(workers: Workers, target: str) -> None:
     idle = ReplayStep(mode="idle", finish=(0,), via="eager")
     assert found(workers, NEWEST, _case(_step((0, 5, 1)), idle, _step((1, 6, 2))), target) == set()
