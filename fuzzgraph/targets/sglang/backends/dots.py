@@ -56,7 +56,7 @@ DOTS = replace(
     adapt=_dots_model,
     model=LatentWindowModel,
     beside=(),
-    stood_in_for=("FlashAttention 3 and its planner, by models",),
+    stood_in_for=("FlashAttention 3 and its planner, by models", "projections and the gate"),
     more=(("swa_only", True), ("swa_page_sizes", (0,))),
 )
 
