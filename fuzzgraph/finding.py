@@ -150,3 +150,21 @@ def by_severity(finding: Finding) -> int:
     """Sort key: the worst severity is 0; equal ones keep their order. What no server can meet comes
     behind all that one can."""
     return list(SEVERITIES).index(finding.severity) + bool(finding.unserved) * len(SEVERITIES)
+
+
+_PLACES = re.compile(r", (?![^()]*\))")
+"""Between places, of which some have a comma in parentheses."""
+_NAMED_PLACES = 3
+
+
+def a_few_places(places: str) -> str:
+    """Places in memory for a sentence: where there are many, the first ones and how many more.
+
+    >>> a_few_places("a, b (rows of others, or beyond), c, d, e")
+    'a, b (rows of others, or beyond), c and 2 more'
+    """
+    found = _PLACES.split(places)
+    more = len(found) - _NAMED_PLACES
+    if more <= 1:
+        return places
+    return f"{', '.join(found[:_NAMED_PLACES])} and {more} more"

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from fuzzgraph.finding import Clause, Finding
+from fuzzgraph.finding import Clause, Finding, a_few_places
 from fuzzgraph.observation import RunKind, StepRecord
 from fuzzgraph.oracles.claims import claim, freed, stray
 from fuzzgraph.oracles.reference import too_far_apart
@@ -63,7 +63,9 @@ class NonInterference:
         self, step: StepRecord, name: str, text: str, worst: Difference | None, rows: str = ""
     ) -> Finding:
         blamed = step.blamed.get(("other_world", name), "")
-        read = f"read from: {blamed}" if blamed else "which memory was read is unknown"
+        read = (
+            f"read from: {a_few_places(blamed)}" if blamed else "which memory was read is unknown"
+        )
         known: dict[str, Any] = {"blamed": blamed} if blamed else {}
         known |= {"rows": rows} if rows else {}
         alone = "; padded rows alone show it" if rows == "padded" else ""

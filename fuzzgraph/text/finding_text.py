@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from fuzzgraph.finding import CLAUSES, Clause, EngineLine, Finding, Symptom
+from fuzzgraph.finding import CLAUSES, Clause, EngineLine, Finding, Symptom, a_few_places
 from fuzzgraph.text.escaping import one_line
 from fuzzgraph.text.numbers import bytes_text, counted, plural
 
@@ -306,7 +306,7 @@ def _of_reads(finding: Finding) -> str:
             f" rewritten before the copy out of it, given at {copied}, need have run"
         )
     source = finding.detail.get("blamed", "")
-    blamed = f": it reads {source}" if source else ""
+    blamed = f": it reads {a_few_places(source)}" if source else ""
     return (
         f"{_during(finding)}, {finding.buffer} depends on memory that its batch does not name"
         f"{blamed}"

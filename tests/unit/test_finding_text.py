@@ -46,6 +46,16 @@ def test_the_effect_is_a_line_of_its_own_and_no_part_of_the_sentence() -> None:
     assert effect_text(breach()) == ""
 
 
+def test_a_sentence_names_a_few_of_many_places() -> None:
+    places = ", ".join(f"red zone of buffer {number}" for number in range(40))
+    found = msgspec.structs.replace(
+        finding("noninterference", "reads"), symptom="mismatch", detail={"blamed": places}
+    )
+    assert sentence(found).endswith(
+        "it reads red zone of buffer 0, red zone of buffer 1, red zone of buffer 2 and 37 more"
+    )
+
+
 def test_what_the_sentence_says_is_not_said_again() -> None:
     text = "\n".join(finding_head(breach("attention[0]: got 2, expected 1")))
     assert text.count("page_table has 8 pages") == 1

@@ -67,6 +67,8 @@ def _refuses_fp4(config: EngineConfig) -> str | None:
     kv_cache_configurator.py, kv_cache_hook.py handle_kv4_compatibility)."""
     if config.head_dim % _FP4_COLUMNS:
         return f"head_dim={config.head_dim} with KV in FP4 is not driven, only multiples of 64"
+    if config.drafted_blocks != "none":
+        return "blocks that a draft model drafts are not driven with KV in FP4"
     # A pool for prefills by FlashInfer has scales by slot, as XQA reads them.
     beside = "flashinfer" if config.trtllm_kernel == "xqa" else "none"
     others = {
