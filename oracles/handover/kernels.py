@@ -37,7 +37,8 @@ def _key_breaches(
     by_token = _keys_in_parts(attending, seen) if seen.parts else _keys(attending, seen, step.batch)
     if not by_token:
         return  # part of what a token sees lies where no slot says whose it is
-    truth = [list(chain(*of_token)) for of_token in zip(*_told(layers, by_token), strict=True)]
+    told = _told(layers, by_token) if len(attending) < len(layers) else layers
+    truth = [list(chain(*of_token)) for of_token in zip(*told, strict=True)]
     name = attending[0].to
     for token, want in enumerate(truth):
         if token in by_token:
@@ -62,8 +63,8 @@ _Keys = list[list[int]]
 def _told(layers: list[_Keys], by_token: Mapping[int, list[int]]) -> list[_Keys]:
     """The layers with a key that some kernel says it sees.
 
-    A layer may attend by products of tensors, which say nothing of slots: the whole of it is then
-    left to its outputs. Where no layer has such a key all are asked for.
+    For fewer kernels than layers: one may attend by products of tensors, which say nothing of
+    slots, and is then left to its outputs. Where no layer has such a key all are asked for.
     """
     seen = set(chain(*by_token.values()))
     told = [keys for keys in layers if not seen.isdisjoint(chain(*keys))]

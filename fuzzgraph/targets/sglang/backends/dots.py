@@ -47,7 +47,7 @@ def _dots_model(runner: ModelRunner) -> None:
 
 DOTS = replace(
     FA3_MLA,
-    part=" over latent rows, and over those within a window",
+    part=" over latent rows and a window of them",
     page_sizes=(_PAGE,),
     max_topk=1,
     windows=True,
