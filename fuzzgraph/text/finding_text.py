@@ -305,7 +305,7 @@ def _of_reads(finding: Finding) -> str:
             f"{_during(finding)}, {finding.buffer} may come from the next step: pinned memory is"
             f" rewritten before the copy out of it, given at {copied}, need have run"
         )
-    source = finding.detail.get("blamed", "")
+    source = str(finding.detail.get("blamed", ""))
     blamed = f": it reads {a_few_places(source)}" if source else ""
     return (
         f"{_during(finding)}, {finding.buffer} depends on memory that its batch does not name"
