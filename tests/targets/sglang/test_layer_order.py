@@ -134,7 +134,7 @@ def test_one_layer_of_each_kind_does_not_show_them(
     assert workers.findings(_NEWEST, _case("", **settings), f"{_MUTANTS}:{mutant}") == ()
 
 
-@pytest.mark.parametrize("target", ["sglang-fa3", "sglang-gdn", "sglang-kda", "sglang-trtllm-mha"])
+@pytest.mark.parametrize("target", ["sglang-fa3", "sglang-gdn", "sglang-trtllm-mha"])
 def test_generated_cases_of_several_layers_are_silent(workers: Workers, target: str) -> None:
     drawn = generated(target, lambda config: bool(config.layer_types), blocks=8, each=60, enough=8)
     assert len(drawn) >= 8
