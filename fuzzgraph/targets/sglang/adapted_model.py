@@ -32,6 +32,7 @@ from fuzzgraph.targets.sglang.attention_model import FORWARD, AttentionModel, Ro
 from fuzzgraph.targets.sglang.experts_beside_ranks import decoder_stages, start_layers
 from fuzzgraph.targets.sglang.release import engine_module
 from fuzzgraph.targets.sglang.stubs.adapter_ranks import AdapterRanks
+from fuzzgraph.targets.sglang.stubs.tp_groups import rows_of_ranks
 from fuzzgraph.world import VOCAB, Batch
 
 LINEAR = "sglang.srt.layers.linear"
@@ -77,8 +78,7 @@ class AdaptedModel(AttentionModel):
             sizes: tokens of each rank.
         """
         assert self._ranks is not None
-        parts = zip(self._ranks.starts.tolist(), sizes, strict=True)
-        return torch.cat([self._given[start : start + rows] for start, rows in parts])
+        return rows_of_ranks(self._given, self._ranks.starts, sizes)
 
     def open_layers(self, described: Any) -> torch.nn.Module:
         """The linear layers as a model of this description, whose modules have Llama's names."""

@@ -30,6 +30,7 @@ from fuzzgraph.targets.sglang.attention_model import (
 from fuzzgraph.targets.sglang.experts_beside_ranks import Around, open_around
 from fuzzgraph.targets.sglang.release import engine_module
 from fuzzgraph.targets.sglang.stubs.expert_ranks import ExpertRanks
+from fuzzgraph.targets.sglang.stubs.tp_groups import rows_of_ranks
 from fuzzgraph.world import Batch
 
 Family = Literal["qwen3", "deepseek", "gpt-oss"]
@@ -97,8 +98,7 @@ class ExpertsModel(AttentionModel):
             sizes: tokens of each rank.
         """
         assert self._ranks is not None
-        parts = zip(self._ranks.starts.tolist(), sizes, strict=True)
-        return torch.cat([self._given[start : start + rows] for start, rows in parts])
+        return rows_of_ranks(self._given, self._ranks.starts, sizes)
 
     def _fill_block(self, block: Any) -> None:
         experts, biased = self._config.num_experts, expert_layer.has_biases(self._config)

@@ -21,10 +21,10 @@ from fuzzgraph.reference.pooled_keys import POOLED_KEYS, POOLED_STRAYS
 from fuzzgraph.targets.sglang.backends.attention_backend import (
     ATTENTION,
     AttentionBackend,
-    BackendSession,
     BackendTarget,
 )
 from fuzzgraph.targets.sglang.backends.fa3 import FA3
+from fuzzgraph.targets.sglang.backends.left_keys import LeftKeysSession
 from fuzzgraph.targets.sglang.excuses.decode import MINICPM_EXCUSES
 from fuzzgraph.targets.sglang.pooled_blocks_model import PooledBlocksModel
 from fuzzgraph.targets.sglang.release import engine_module, has_module
@@ -118,12 +118,10 @@ MINICPM = replace(
 )
 
 
-class MinicpmSession(BackendSession):
+class MinicpmSession(LeftKeysSession):
     """The backend and one decode runner with its captured graphs."""
 
-    def promised_outputs(self, mode: Mode) -> tuple[str, ...]:
-        beside = () if mode == "idle" else (POOLED_KEYS, POOLED_STRAYS)
-        return (*super().promised_outputs(mode), *beside)
+    also_promised = (POOLED_KEYS, POOLED_STRAYS)
 
     @property
     def rows_read_whole(self) -> tuple[torch.Tensor, ...]:
@@ -138,12 +136,6 @@ class MinicpmSession(BackendSession):
             self._model.schedule(self._model_runner.req_to_token_pool, batch)
         self._past = None  # which slots a step has depends on the steps that were run before it
         super()._write_past(batch)
-        self._model.begin()
-        self._batch = batch
-
-    def shown_outputs(self) -> dict[str, torch.Tensor]:
-        found = super().shown_outputs()
-        return {**found, **self._model.left(self._batch)} if found else {}
 
     @property
     def _model(self) -> PooledBlocksModel:

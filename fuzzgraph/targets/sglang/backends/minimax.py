@@ -24,10 +24,10 @@ from fuzzgraph.reference.dense_layer import DENSE_OUTPUT, INDEX_KEYS, LAYER_STRA
 from fuzzgraph.targets.offline.cuda_on_cpu import tensors_claim_cuda
 from fuzzgraph.targets.sglang.backends.attention_backend import (
     AttentionBackend,
-    BackendSession,
     BackendTarget,
 )
 from fuzzgraph.targets.sglang.backends.fa3 import FA3
+from fuzzgraph.targets.sglang.backends.left_keys import LeftKeysSession
 from fuzzgraph.targets.sglang.release import engine_module, has_module
 from fuzzgraph.targets.sglang.selected_blocks_model import SelectedBlocksModel, split_dense
 from fuzzgraph.targets.sglang.stubs.compiled_modules import Compiled, Makers, compile_to_models
@@ -137,8 +137,10 @@ MINIMAX = replace(
 )
 
 
-class MinimaxSession(BackendSession):
+class MinimaxSession(LeftKeysSession):
     """One hybrid backend and one decode runner with its captured graphs."""
+
+    also_promised = (DENSE_OUTPUT, INDEX_KEYS, LAYER_STRAYS)
 
     def _open_backend(self, runner: ModelRunner) -> Any:
         dense = super()._open_backend(runner)
@@ -154,26 +156,8 @@ class MinimaxSession(BackendSession):
         with hopper, super().engine_runs(batch):
             yield
 
-    def promised_outputs(self, mode: Mode) -> tuple[str, ...]:
-        beside = () if mode == "idle" else (DENSE_OUTPUT, INDEX_KEYS, LAYER_STRAYS)
-        return (*super().promised_outputs(mode), *beside)
-
     def named_outputs(self, outputs: Any) -> dict[str, torch.Tensor]:
         return split_dense(outputs, self._config)
-
-    def _write_past(self, batch: Batch) -> None:
-        super()._write_past(batch)
-        self._model.begin()
-        self._batch = batch
-
-    def shown_outputs(self) -> dict[str, torch.Tensor]:
-        found = super().shown_outputs()
-        return {**found, **self._model.left(self._batch)} if found else {}
-
-    @property
-    def _model(self) -> SelectedBlocksModel:
-        assert isinstance(self._attention, SelectedBlocksModel)
-        return self._attention
 
 
 class MinimaxTarget(BackendTarget):

@@ -7,7 +7,7 @@ and this process's rank in it; nothing is sent.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -131,3 +131,16 @@ def rank_of(config: EngineConfig, group: Group) -> dict[str, Any]:
         "pp_group": Group(),
         "tp_group": group,
     }
+
+
+def rows_of_ranks(
+    gathered: torch.Tensor, starts: torch.Tensor, sizes: Sequence[int]
+) -> torch.Tensor:
+    """[tokens of all ranks, columns] what was gathered, without the rows that pad it.
+
+    Args:
+        starts: [ranks] where the rows of each rank begin.
+        sizes: how many each has.
+    """
+    parts = zip(starts.tolist(), sizes, strict=True)
+    return torch.cat([gathered[start : start + rows] for start, rows in parts])

@@ -1,0 +1,54 @@
+"""Sessions of models whose step also leaves keys that only later steps read.
+
+The harness writes a step's past before each run, so that a wrong key which a step leaves shows in
+no later output: what the step has left is an output of its own.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+import torch
+
+from fuzzgraph.case import Mode
+from fuzzgraph.targets.sglang.backends.attention_backend import BackendSession
+from fuzzgraph.world import Batch
+
+__all__ = ["LeftKeysSession"]
+
+
+@runtime_checkable
+class _LeavesKeys(Protocol):
+    """What such a model tells."""
+
+    def begin(self) -> None:
+        """A step begins: what lies there now is its past."""
+
+    def left(self, batch: Batch) -> dict[str, torch.Tensor]:
+        """What the step has left, by the names of outputs."""
+
+
+class LeftKeysSession(BackendSession):
+    """One backend and one decode runner, whose model tells what a step leaves."""
+
+    also_promised: tuple[str, ...]
+    """Outputs beside attention, of every step but idle ones."""
+
+    def promised_outputs(self, mode: Mode) -> tuple[str, ...]:
+        beside = () if mode == "idle" else self.also_promised
+        return (*super().promised_outputs(mode), *beside)
+
+    def _write_past(self, batch: Batch) -> None:
+        super()._write_past(batch)
+        self._leaving.begin()
+        self._batch = batch
+
+    def shown_outputs(self) -> dict[str, torch.Tensor]:
+        found = super().shown_outputs()
+        return {**found, **self._leaving.left(self._batch)} if found else {}
+
+    @property
+    def _leaving(self) -> _LeavesKeys:
+        model: object = self._attention
+        assert isinstance(model, _LeavesKeys)
+        return model
