@@ -84,7 +84,7 @@ def test_every_backend_has_a_file_that_the_table_names() -> None:
     named = {file for file, _ in rows().values()}
     shared = {
         f"backends/{name}.py"
-        for name in ("__init__", "attention_backend", "multi_step_draft", "recording")
+        for name in ("__init__", "attention_backend", "left_keys", "multi_step_draft", "recording")
     }
     there = {f"backends/{path.name}" for path in (FOLDER / "backends").glob("*.py")}
     assert there - shared == {file for file in named if file.startswith("backends/")}
