@@ -10,7 +10,7 @@ DEMO ?= sglang-pr-24587-kv-indices-in-pages
 # Processes of `make test`
 JOBS ?= 2
 # Which tests, as pytest's -m takes it, e.g. make test MARKS=sglang
-MARKS ?= not ray
+MARKS ?= not ray and not slow
 # Versions of everything: constraints/dev.txt, oldest.txt or newest.txt
 CONSTRAINTS ?= constraints/dev.txt
 # The folder that `make gpu` writes
@@ -31,11 +31,12 @@ RELEASES_flashinfer := 0.6.3 0.6.18 0.7.2
 # Tiny tensors: more threads than one per process only wait for each other.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help setup fuzz test check fleet engines $(ENGINES) triton-versions gpu bench-lanes bench-compiled bench-speed bench-isolation bench-fleet soak clean
+.PHONY: help setup fuzz test test-all check fleet engines $(ENGINES) triton-versions gpu bench-lanes bench-compiled bench-speed bench-isolation bench-fleet soak clean
 
 help:
 	@echo "make fuzz         find a planted bug, then fuzz the healthy built-in engine for TIME=$(TIME)"
-	@echo "make test         lint, types, import floors, tests"
+	@echo "make test         lint, types, import floors, tests but for the slow ones"
+	@echo "make test-all     the same with the slow ones"
 	@echo "make check        lint, types, import floors only"
 	@echo "make fleet        tests of a fleet on a real Ray cluster and a real Redis server"
 	@echo "make sglang       fetch real sglang releases and what they import"
@@ -90,6 +91,9 @@ test: check
 	$(BIN)/python -m pytest -n $(JOBS) -m "$(MARKS)"
 	@test -e $(SGLANG_READY) || \
 	  echo "test: tests on real sglang releases were skipped; run 'make sglang' once to include them."
+
+test-all:
+	@$(MAKE) test MARKS="not ray"
 
 # Workers, driver and Redis server of a real cluster are killed; about two minutes, one at a time.
 fleet: $(READY)

@@ -46,6 +46,7 @@ def record(tmp_path: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_a_change_that_brings_a_bug_is_condemned_and_nothing_is_left_behind(
     tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -64,6 +65,7 @@ def test_a_change_that_brings_a_bug_is_condemned_and_nothing_is_left_behind(
     assert not [path for path in (tmp_path / "cache" / "worktrees").glob("*/*") if path.is_dir()]
 
 
+@pytest.mark.slow
 def test_a_change_that_mends_a_bug_is_told_so(
     tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -79,6 +81,7 @@ def test_a_change_that_mends_a_bug_is_told_so(
     assert (tmp_path / "out" / mended["case_path"]).is_file()
 
 
+@pytest.mark.slow
 def test_what_the_base_shows_as_well_is_not_blamed_on_the_change(
     tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -100,6 +103,7 @@ def test_comments_alone_run_nothing(
     assert record(tmp_path)["targets"] == []
 
 
+@pytest.mark.slow
 def test_changed_statements_that_no_case_executes_are_told(
     tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -141,6 +141,7 @@ def released(catalogue: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 EXPECTED = 'clause = "survives", buffer = "", says = "out of bounds"'
 
 
+@pytest.mark.slow
 def test_releases_are_fuzzed_side_by_side_each_in_a_process_of_its_own(
     released: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -58,6 +58,7 @@ def results(out: Path) -> dict[tuple[str, str], Result]:
     return {(one.mutant.before, one.mutant.after): one for one in found}
 
 
+@pytest.mark.slow
 def test_mutants_of_an_engine_are_found_judged_and_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -81,6 +82,7 @@ def test_mutants_of_an_engine_are_found_judged_and_counted(
     assert "but the mutant was found" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_an_interrupted_sample_goes_on_to_the_same_end(tmp_path: Path) -> None:
     out, options = tmp_path / "out", ("--sample", "3", "--operators", "dropped_statement")
     measure(out, *options)
@@ -96,6 +98,7 @@ def test_an_interrupted_sample_goes_on_to_the_same_end(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.slow
 def test_a_sample_of_0_learns_which_lines_run_and_changes_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -69,6 +69,7 @@ def found(capsys: pytest.CaptureFixture[str]) -> dict[str, object]:
     return record
 
 
+@pytest.mark.slow
 def test_a_finding_in_a_tree_says_which_tree_and_is_found_in_no_other(
     tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -94,6 +95,7 @@ def test_a_finding_in_a_tree_says_which_tree_and_is_found_in_no_other(
     assert git(tree, "status", "--porcelain") == "M python/engine/__init__.py"
 
 
+@pytest.mark.slow
 def test_an_exported_test_takes_the_receivers_tree_and_refuses_another(
     tree: Path,
     tmp_path: Path,

@@ -28,7 +28,6 @@ def test_a_planted_fault_gives_the_same_findings(name: str) -> None:
     assert (emulated == recorder) == (name not in DIFFERENCES)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("target", "examples"), [("builtin", 60), ("builtin-triton", 15)])
 def test_healthy_cases_give_no_finding_on_either(target: str, examples: int) -> None:
     agreement = on_drawn_cases(lambda: open_target(target), 7, examples)

@@ -19,7 +19,6 @@ def gpu(*words: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-@pytest.mark.slow
 def test_the_page_of_the_emulated_device_says_that_all_went_as_it_must(tmp_path: Path) -> None:
     done = gpu("--emulated", "--brief", "--out", str(tmp_path / "gpu"))
     assert done.returncode == 0, done.stderr

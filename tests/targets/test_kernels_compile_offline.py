@@ -25,8 +25,6 @@ _HALVES = {"bf16", "fp16"}
 EVERY_FLOAT = {*_HALVES, "fp32"}
 _CONVOLUTION = "_causal_conv1d_fwd_kernel"
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(scope="module", autouse=True)
 def triton() -> None:

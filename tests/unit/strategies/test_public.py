@@ -113,6 +113,7 @@ def test_hypothesis_reaches_the_size_that_a_campaign_does(fails: Callable[[Case]
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_hypothesis_shrinks_a_planted_fault_to_one_step_of_one_request() -> None:
     target = target_with(fault_named("tensorrt-llm-pr-17816-rank-keeps-other-rows"))
 
