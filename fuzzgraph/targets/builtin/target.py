@@ -4,65 +4,27 @@ from __future__ import annotations
 
 from typing import Literal
 
-from fuzzgraph.capabilities import WIDEST, unsupported_setting
+from fuzzgraph.capabilities import WIDEST, Capabilities, unsupported_setting
 from fuzzgraph.case import LONGEST_CONTEXT, EngineConfig
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.builtin.components import Components
 from fuzzgraph.targets.builtin.session import BuiltinSession
 from fuzzgraph.targets.builtin.staging import StagedRegistry, staged_by
 
-_EVERYTHING = WIDEST.replace(
+_WHOLE_DIMENSIONS = (
+    "modes", "attentions", "page_maps", "dtypes", "kernels", "split_kv", "metadata", "runners",
+    "seq_len_fill_values", "free_paddings", "sliding_window", "swa_window", "swa_page_sizes",
+    "encoder", "recurrent_state", "row_mixings", "max_spec_steps", "max_draft_tokens",
+    "max_tp_size", "max_dp_size", "max_wide_batch", "mrope", "preemption",
+)  # fmt: skip
+"""What it has of everything that a case can say."""
+_HAS = Capabilities(
     kv_dtypes=("auto", "float8_e4m3fn"),
     page_sizes=(1, 16, 32, 64, 128, 3, 5, 256, 480),
     max_context_len=LONGEST_CONTEXT,
     max_spec_topk=8,
-    # It has no indexer, and keeps every key as it is: its attention takes them all.
-    kv_compressions=("none",),
-    pooled_blocks=(0,),
-    layer_types=False,
-    sparse_kernels=("fa3",),
-    topk_kernels=("planned",),
-    index_topks=(0,),
-    index_groups=(1,),
-    candidate_blocks=(0,),
-    index_layers=("own",),
     prefill_runners=("piecewise", "breakable"),
-    max_prefill_slots=1,
-    images=False,
-    ragged_verify=False,
-    recurrent_verify=False,
-    attention_chunks=False,
-    virtual_pages=False,
-    state_tracking=False,
-    prefix_branches=False,
-    few_states=False,
-    state_rings=False,
-    safe_gates=False,
-    even_ranks=False,
-    prefilling_ranks=False,
-    state_flushes=False,
-    drafted_prompts=False,
-    drafted_blocks=("none",),
-    samplings=("greedy",),
-    backends_beside=("none",),
-    trtllm_kernels=("trtllm_gen",),
-    logit_caps=(0,),
-    platforms=("cuda",),
-    drafted_windows=False,
-    draft_windows=False,
-    draft_reaches=("drafts",),
-    draft_branches=("apart",),
-    draft_adapters=False,
-    loras=False,
-    lora_evictions=("lru",),
-    pinned_loras=False,
-    adapted_embeddings=False,
-    experts=False,
-    max_experts_per_token=1,
-    expert_scorings=("softmax",),
-    expert_activations=("silu",),
-    max_ep_size=1,
-    expert_exchanges=("scatterv",),
+    **{name: getattr(WIDEST, name) for name in _WHOLE_DIMENSIONS},
 )
 
 
@@ -96,14 +58,14 @@ class BuiltinTarget:
             self.about += ", pinned inputs"
         healthy = staged_by(StagedRegistry) if inputs == "pinned" else Components()
         self.components = healthy if components is None else components
-        self.capabilities = _EVERYTHING.replace(kernels=(kernels,))
-        self.outputs_judged = {mode: "" for mode in _EVERYTHING.modes if mode != "idle"}
+        self.capabilities = _HAS.replace(kernels=(kernels,))
+        self.outputs_judged = {mode: "" for mode in _HAS.modes if mode != "idle"}
 
     def unsupported(self, config: EngineConfig) -> str | None:
         """A second layer in other modes than decode; kernels of either kind are served."""
         if config.swa_window and config.modes != ("decode",):
             return f"swa_window={config.swa_window} is driven in modes=('decode',) alone"
-        return unsupported_setting(_EVERYTHING, config)
+        return unsupported_setting(_HAS, config)
 
     def open(self, config: EngineConfig, graphs: GraphEngine) -> BuiltinSession:
         return BuiltinSession(config, graphs, self.components)
