@@ -32,6 +32,7 @@ from fuzzgraph.strategies.coherent_states import (
     tracked_states,
 )
 from fuzzgraph.strategies.config_features import Fields, Pins
+from fuzzgraph.strategies.draws import Draws
 from fuzzgraph.strategies.wide_batches import is_wide
 
 _POOL_SLOTS = 512
@@ -60,7 +61,7 @@ _BESIDE_FP4 = "flashinfer"
 """What has the prefills of servers whose decodes read FP4 by XQA."""
 
 
-def coherent(fields: Fields, can: Capabilities, pins: Pins = ()) -> EngineConfig:
+def coherent(fields: Fields, can: Capabilities, draws: Draws, pins: Pins = ()) -> EngineConfig:
     """Mend what two features, or their absence, make contradict each other."""
     if fields["kv_dtype"] == "nvfp4":
         _fp4_kv(fields, can)
@@ -70,8 +71,7 @@ def coherent(fields: Fields, can: Capabilities, pins: Pins = ()) -> EngineConfig
         fields["num_kv_heads"] = 1
         drawn, heads = fields["num_q_heads"], can.latent_heads
         if drawn not in heads:
-            # By a size that every case draws, so that each of them comes as often.
-            fields["num_q_heads"] = heads[fields["max_context_len"] % len(heads)] or drawn
+            fields["num_q_heads"] = draws.pick("num_q_heads", heads) or drawn
         widest = max(1, fields["head_dim"] - can.min_rope_dim)
         fields["v_head_dim"] = min(fields["v_head_dim"], widest)
     if can.query_heads_each:
@@ -105,15 +105,14 @@ def coherent(fields: Fields, can: Capabilities, pins: Pins = ()) -> EngineConfig
     fields["max_context_len"] = max(fields["max_context_len"], min(room, can.max_context_len))
     fields["draft_tokens"] = min(fields["draft_tokens"], fields["max_context_len"])
     if can.swa_only and not fields["swa_window"]:
-        _second_window(fields)
+        _second_window(fields, draws)
     if can.encoder_only and not fields["max_encoder_len"]:
-        # By a size that every case draws, so that each number comes as often.
-        fields["max_encoder_len"] = (1, 5, 2, 16, 3, 9)[fields["max_context_len"] % 6]
+        fields["max_encoder_len"] = draws.pick("max_encoder_len", (1, 5, 2, 16, 3, 9))
     for window in ("sliding_window", "swa_window"):
         fields[window] = min(fields[window], fields["max_context_len"])
     _bound_split(fields)
-    _whole_chunks(fields, can)
-    tracked_states(fields, can)
+    _whole_chunks(fields, can, draws)
+    tracked_states(fields, can, draws)
     if not fields["swa_window"]:
         fields["swa_page_size"] = DIMENSIONS["swa_page_size"].default
     _virtual_pages(fields)
@@ -121,46 +120,46 @@ def coherent(fields: Fields, can: Capabilities, pins: Pins = ()) -> EngineConfig
         fields["req_pool_size"] = max(
             1, min(fields["req_pool_size"], _POOL_SLOTS // fields["page_size"])
         )
-    few_states(fields, can)
-    state_rings(fields, can)
+    few_states(fields, can, draws)
+    state_rings(fields, can, draws)
     if "safe_gate" not in dict(pins):
-        safe_gates(fields, can)
-    drafted_prompts(fields, can)
-    drafted_blocks(fields, can)
+        safe_gates(fields, can, draws)
+    drafted_prompts(fields, can, draws)
+    drafted_blocks(fields, can, draws)
     if not {"draft_tokens", "max_context_len"} & dict(pins).keys():
-        whole_blocks(fields, can)
-    ngram_drafts(fields, can)
-    sampling(fields, can)
-    draft_window(fields, can)
+        whole_blocks(fields, can, draws)
+    ngram_drafts(fields, can, draws)
+    sampling(fields, can, draws)
+    draft_window(fields, can, draws)
     draft_branches(fields, can)
     if fields["modes"] == ("draft",) and fields["draft_reach"] not in can.draft_reaches:
         fields["draft_reach"] = can.draft_reaches[0]
-    later_stage(fields, can)
+    later_stage(fields, can, draws)
     if "dp_size" not in dict(pins):
-        data_ranks(fields, can)
+        data_ranks(fields, can, draws)
     if "attn_tp_size" not in dict(pins):
-        ranks_that_share_drafts(fields, can)
-    adapters(fields, can)
+        ranks_that_share_drafts(fields, can, draws)
+    adapters(fields, can, draws)
     if can.experts:
-        experts(fields, can, pins)
-    _prefill_slots(fields, can)
-    _images(fields, can, pins)
-    two_batches(fields, can)
+        experts(fields, can, pins, draws)
+    _prefill_slots(fields, can, draws)
+    _images(fields, can, pins, draws)
+    two_batches(fields, can, draws)
     if "trtllm_kernel" not in dict(pins):
-        _trtllm_kernel(fields, can)
+        _trtllm_kernel(fields, can, draws)
     if "backend_beside" not in dict(pins):
-        _backend_beside(fields, can)
+        _backend_beside(fields, can, draws)
     if "platform" not in dict(pins):
-        _platform(fields, can)
+        _platform(fields, can, draws)
     if "logit_cap" not in dict(pins):
-        _logit_cap(fields, can)
+        _logit_cap(fields, can, draws)
     if "layer_types" not in dict(pins):
-        _layer_types(fields, can)
+        _layer_types(fields, can, draws)
     if "even_ranks" not in dict(pins):
-        even_ranks(fields, can)
+        even_ranks(fields, can, draws)
     if any(fields[name] != DIMENSIONS[name].default for name in WITHOUT_BLOCKS):
         fields["index_block"] = DIMENSIONS["index_block"].default
-    pooled_blocks(fields, can, pins)
+    pooled_blocks(fields, can, pins, draws)
     if not can.capture_beyond_pool:
         pool = fields["req_pool_size"]
         within = tuple(size for size in fields["capture_bs"] if size <= pool)
@@ -183,11 +182,11 @@ def _fp4_kv(fields: Fields, can: Capabilities) -> None:
         fields[name] = DIMENSIONS[name].default
 
 
-def _second_window(fields: Fields) -> None:
-    """A window for the second layer, by a size that every case draws."""
+def _second_window(fields: Fields, draws: Draws) -> None:
+    """A window for the second layer."""
     page, context = fields["page_size"], fields["max_context_len"]
     windows = (1, 2, 3, page, page + 1)
-    fields["swa_window"] = max(1, min(windows[context % len(windows)], context - 2))
+    fields["swa_window"] = max(1, min(draws.pick("swa_window", windows), context - 2))
 
 
 def _virtual_pages(fields: Fields) -> None:
@@ -198,18 +197,17 @@ def _virtual_pages(fields: Fields) -> None:
         fields["virtual_pages"] = DIMENSIONS["virtual_pages"].default
 
 
-def _whole_chunks(fields: Fields, can: Capabilities) -> None:
+def _whole_chunks(fields: Fields, can: Capabilities, draws: Draws) -> None:
     """Chunks of one to four pages for a target whose layers attend in chunks; it has no windows."""
     if fields["sliding_window"] or fields["swa_window"]:
         fields["attention_chunk_size"] = DIMENSIONS["attention_chunk_size"].default
     drawn, page = fields["attention_chunk_size"], fields["page_size"]
     if can.attention_chunks and not can.sliding_window and not drawn:
-        # By a size that every case draws, so that each of them comes as often.
-        drawn = page * (1 + fields["max_context_len"] % 4)
+        drawn = page * (1 + draws.below("attention_chunk_size", 4))
     fields["attention_chunk_size"] = drawn + -drawn % page
 
 
-def _backend_beside(fields: Fields, can: Capabilities) -> None:
+def _backend_beside(fields: Fields, can: Capabilities, draws: Draws) -> None:
     """Another backend for the other modes in a quarter of the decodes and verifies of a target that
     has some; half of these verifies run on the backend of prefills."""
     others = [name for name in can.backends_beside if name != "none"]
@@ -220,33 +218,26 @@ def _backend_beside(fields: Fields, can: Capabilities) -> None:
         if fp4 and fields["trtllm_kernel"] == "xqa" and _BESIDE_FP4 in others:
             fields["backend_beside"] = _BESIDE_FP4
         return
-    # By sizes that every case draws, so that each comes as often; the simplest config has none.
-    drawn, rest = divmod(fields["max_context_len"] + fields["req_pool_size"], 4)
-    largest, heads = fields["capture_bs"][-1], fields["num_q_heads"]
-    if fields["backend_beside"] == "none" and (rest + largest) % 4 == 1:
-        fields["backend_beside"] = others[(drawn + largest + heads) % len(others)]
+    if fields["backend_beside"] == "none" and draws.percent("backend_beside", 25):
+        fields["backend_beside"] = draws.pick("backend_beside", others)
         verifies = fields["modes"] == ("target_verify",)
-        fields["verifies_as_prefill"] = verifies and (drawn // 2 + largest + heads) % 2 == 0
+        fields["verifies_as_prefill"] = verifies and draws.percent("verifies_as_prefill", 50)
 
 
-def _trtllm_kernel(fields: Fields, can: Capabilities) -> None:
-    """Each kernel that a target has in as many of its contexts."""
-    # By sizes that every case draws, so that each comes as often; the simplest has the first.
-    number = fields["max_context_len"] + fields["num_q_heads"] + fields["capture_bs"][-1]
+def _trtllm_kernel(fields: Fields, can: Capabilities, draws: Draws) -> None:
+    """Each kernel that a target has in as many of its configs."""
     if fields["trtllm_kernel"] == can.trtllm_kernels[0]:
-        fields["trtllm_kernel"] = can.trtllm_kernels[(number + 1) % len(can.trtllm_kernels)]
+        fields["trtllm_kernel"] = draws.pick("trtllm_kernel", can.trtllm_kernels)
 
 
-def _logit_cap(fields: Fields, can: Capabilities) -> None:
+def _logit_cap(fields: Fields, can: Capabilities, draws: Draws) -> None:
     """One of a target's caps in a fifth of the configs whose layers may have one."""
     if any(fields[name] != DIMENSIONS[name].default for name in WITHOUT_CAP):
         fields["logit_cap"] = DIMENSIONS["logit_cap"].default
     elif fields["logit_cap"] == can.logit_caps[0]:
-        # By sizes that every case draws, so that each comes as often; the simplest has the first.
-        drawn, rest = divmod(2 * fields["max_context_len"] + fields["req_pool_size"], 5)
         caps = can.logit_caps[1:]
-        if caps and rest == 2:
-            fields["logit_cap"] = caps[drawn % len(caps)]
+        if caps and draws.percent("logit_cap", 20):
+            fields["logit_cap"] = draws.pick("logit_cap", caps)
 
 
 _WINDOW_ORDERS = ("sff", "sfs")
@@ -258,7 +249,7 @@ configuration that gives every second layer all keys can say the other one."""
 _KINDS = {"f": "full_attention", "s": "sliding_attention", "l": "linear_attention"}
 
 
-def _layer_types(fields: Fields, can: Capabilities) -> None:
+def _layer_types(fields: Fields, can: Capabilities, draws: Draws) -> None:
     """Several layers of a kind, the first of which does not see all keys, in about a fifth
     of the configs that have layers of two kinds."""
     kinds = [name for name in _ORDERS_OF_PAIRS if fields[name]]
@@ -267,26 +258,23 @@ def _layer_types(fields: Fields, can: Capabilities) -> None:
     if not can.layer_types or len(kinds) != 1 or others or drafts:
         fields["layer_types"] = DIMENSIONS["layer_types"].default
         return
-    # By sizes that every case draws, so that each comes as often; the simplest has one of each.
-    drawn, rest = divmod(fields["max_context_len"] + 3 * fields["req_pool_size"], 4)
-    if rest == 1 and not fields["layer_types"]:
+    if not fields["layer_types"] and draws.percent("layer_types", 22):
         order = _ORDERS_OF_PAIRS[kinds[0]]
         if fields["swa_window"] and not fields["virtual_pages"]:
-            order = _WINDOW_ORDERS[drawn % len(_WINDOW_ORDERS)]
+            order = draws.pick("layer_types", _WINDOW_ORDERS)
         fields["layer_types"] = tuple(_KINDS[letter] for letter in order)
 
 
-def _platform(fields: Fields, can: Capabilities) -> None:
+def _platform(fields: Fields, can: Capabilities, draws: Draws) -> None:
     """The last of a target's platforms in a third of its configs, but for those with a backend
     beside it, which the first one alone has."""
-    # By sizes that every case draws, so that each comes as often; the simplest has the first.
     if fields["backend_beside"] != "none":
         fields["platform"] = can.platforms[0]
-    elif (fields["max_context_len"] + fields["capture_bs"][-1]) % 3 == 1:
+    elif draws.percent("platform", 33):
         fields["platform"] = can.platforms[-1]
 
 
-def _prefill_slots(fields: Fields, can: Capabilities) -> None:
+def _prefill_slots(fields: Fields, can: Capabilities, draws: Draws) -> None:
     """Room for one to all requests in full prefill graphs, none of which has more tokens than its
     requests may have."""
     if fields["prefill_runner"] != "full" or "prefill" not in fields["modes"]:
@@ -294,27 +282,28 @@ def _prefill_slots(fields: Fields, can: Capabilities) -> None:
         return
     context, sizes = fields["max_context_len"], fields["capture_tokens"]
     if fields["prefill_slots"] == 1:
-        # By a size that every case draws, so that each number comes as often.
-        drawn = 1 + context % can.max_prefill_slots
+        drawn = 1 + draws.below("prefill_slots", can.max_prefill_slots)
         needed = -(-sizes[-1] // context)
         fields["prefill_slots"] = max(drawn, min(needed, can.max_prefill_slots))
     slots = fields["prefill_slots"] = min(fields["prefill_slots"], fields["req_pool_size"])
     most = slots * context
     within = {size for size in sizes if size <= most}
     shared = most <= _FULL_TOKENS and most % fields["attn_tp_size"] == 0
-    if not within or (shared and context % 2):  # a graph that all requests fill together
+    whole = shared and draws.percent("capture_tokens", 50)
+    if not within or whole:  # a graph that all requests fill together
         within.add(most)
     fields["capture_tokens"] = tuple(sorted(within))
 
 
-def _images(fields: Fields, can: Capabilities, pins: Pins) -> None:
-    """Images in a third of the contexts, of one token, of a few, or of all but one."""
+def _images(fields: Fields, can: Capabilities, pins: Pins, draws: Draws) -> None:
+    """Images in a third of the configs, of one token, of a few, or of all but one."""
     context = fields["max_context_len"]
     if not can.images or fields["modes"] != ("prefill",) or fields["swa_window"]:
         fields["image_len"] = DIMENSIONS["image_len"].default
-    elif "image_len" not in dict(pins) and not fields["image_len"] and context % 3 == 2:
-        # By a size that every case draws, so that each number comes as often.
-        fields["image_len"] = max(1, (1, 3, 2, context - 1)[context // 3 % 4])
+    elif "image_len" in dict(pins) or fields["image_len"]:
+        return
+    elif draws.percent("image_len", 33):
+        fields["image_len"] = max(1, draws.pick("image_len", (1, 3, 2, context - 1)))
 
 
 def _built_head_dims(fields: Fields, can: Capabilities) -> None:

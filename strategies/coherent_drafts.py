@@ -1,13 +1,11 @@
-"""What a config says of drafts, brought into agreement with the rest of it.
-
-Numbers follow from sizes that every case draws, so that each of them comes as often.
-"""
+"""What a config says of drafts, brought into agreement with the rest of it."""
 
 from __future__ import annotations
 
 from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import BOUNDS_OF_KEYS, DIMENSIONS
 from fuzzgraph.strategies.config_features import Fields
+from fuzzgraph.strategies.draws import Draws
 
 _DRAFTED_ELEMENTS = 1 << 17
 """Upper bound of the key elements that one replay of a draft gathers over all its steps, branches
@@ -18,53 +16,51 @@ _BLOCK = 16
 `_handle_dflash`)."""
 
 
-def drafted_prompts(fields: Fields, can: Capabilities) -> None:
-    """Drafts behind prompts in half of the contexts, for a target that drives them."""
+def drafted_prompts(fields: Fields, can: Capabilities, draws: Draws) -> None:
+    """Drafts behind prompts in half of the verifies, for a target that drives them."""
     verifies = fields["recurrent_state"] and fields["modes"] == ("target_verify",)
     drafts = fields["draft_tokens"] > 1 and fields["spec_topk"] == 1
     may = can.drafted_prompts and verifies and drafts
-    drawn = fields["drafted_prompts"] or fields["max_context_len"] % 2 == 0
+    drawn = fields["drafted_prompts"] or draws.percent("drafted_prompts", 50)
     fields["drafted_prompts"] = may and drawn
 
 
-def drafted_blocks(fields: Fields, can: Capabilities) -> None:
-    """One of the kinds that a target has, by a size that every case draws."""
+def drafted_blocks(fields: Fields, can: Capabilities, draws: Draws) -> None:
+    """One of the kinds that a target has, in two of five with a window."""
     kinds = can.drafted_blocks
     bounded = [name for name in BOUNDS_OF_KEYS if fields[name]]
     others = bounded or fields["recurrent_state"] or fields["kv_compression"] != "none"
     if others or fields["modes"] != ("target_verify",) or fields["spec_topk"] > 1:
         fields["drafted_blocks"] = DIMENSIONS["drafted_blocks"].default
     elif fields["drafted_blocks"] == kinds[0]:
-        fields["drafted_blocks"] = kinds[fields["max_context_len"] % len(kinds)]
+        fields["drafted_blocks"] = draws.pick("drafted_blocks", kinds)
     fields["draft_adapter"] = can.draft_adapters and fields["modes"] == ("target_verify",)
     if not can.drafted_windows or fields["drafted_blocks"] == "none":
         fields["drafted_window"] = DIMENSIONS["drafted_window"].default
-    elif not fields["drafted_window"] and fields["max_context_len"] % 5 < 2:
+    elif not fields["drafted_window"] and draws.percent("drafted_window", 40):
         # No window is narrower than a block; contexts have room for some that are wider.
-        fields["drafted_window"] = fields["draft_tokens"] + fields["max_context_len"] % 4
+        fields["drafted_window"] = fields["draft_tokens"] + draws.below("drafted_window", 4)
 
 
-def whole_blocks(fields: Fields, can: Capabilities) -> None:
-    """Blocks as long as DFLASH has them in a third of the contexts, for a target that verifies so
+def whole_blocks(fields: Fields, can: Capabilities, draws: Draws) -> None:
+    """Blocks as long as DFLASH has them in a third of the configs, for a target that verifies so
     many tokens; contexts have room for some blocks."""
-    if can.max_draft_tokens >= _BLOCK and fields["max_context_len"] % 3 == 0:
+    if can.max_draft_tokens >= _BLOCK and draws.percent("whole_blocks", 33):
         fields["draft_tokens"] = _BLOCK
         fields["max_context_len"] = max(fields["max_context_len"], 3 * _BLOCK + 1)
 
 
-def sampling(fields: Fields, can: Capabilities) -> None:
-    """Requests with temperatures in half of the configs of a target whose verifies have them."""
+def sampling(fields: Fields, can: Capabilities, draws: Draws) -> None:
+    """One of the ways to sample that a target's verifies have."""
     others = fields["recurrent_state"] or fields["kv_compression"] != "none"
     others = others or fields["ngram_drafts"] or fields["draft_adapter"]
     if others or fields["modes"] != ("target_verify",) or fields["spec_topk"] > 1:
         fields["sampling"] = DIMENSIONS["sampling"].default
     elif fields["sampling"] == can.samplings[0]:
-        # By sizes that every case draws, so that each kind comes as often as said.
-        drawn = fields["max_context_len"] // 3 + max(fields["capture_bs"], default=0)
-        fields["sampling"] = can.samplings[drawn % len(can.samplings)]
+        fields["sampling"] = draws.pick("sampling", can.samplings)
 
 
-def ngram_drafts(fields: Fields, can: Capabilities) -> None:
+def ngram_drafts(fields: Fields, can: Capabilities, draws: Draws) -> None:
     """Drafts that no model makes in a third of the verifies, for a target that has them.
 
     None are drawn beside virtual pages, and branches of them on pages of one token alone, which is
@@ -75,9 +71,7 @@ def ngram_drafts(fields: Fields, can: Capabilities) -> None:
     if not can.ngram_drafts or others or fields["modes"] != ("target_verify",):
         fields["ngram_drafts"] = DIMENSIONS["ngram_drafts"].default
     elif not fields["ngram_drafts"] and not refused:
-        # By sizes that every case draws, so that both kinds come as often as said.
-        context, largest = fields["max_context_len"], fields["capture_bs"][-1]
-        fields["ngram_drafts"] = (context + largest) % 3 == 0
+        fields["ngram_drafts"] = draws.percent("ngram_drafts", 33)
 
 
 def draft_branches(fields: Fields, can: Capabilities) -> None:
@@ -87,7 +81,7 @@ def draft_branches(fields: Fields, can: Capabilities) -> None:
     fields["draft_branches"] = "chosen" if chosen and several else "apart"
 
 
-def draft_window(fields: Fields, can: Capabilities) -> None:
+def draft_window(fields: Fields, can: Capabilities, draws: Draws) -> None:
     """A window in a third of the drafts, with a sink in half of them, for a target that has them;
     most contexts have room for longer rows."""
     bounded = [name for name in BOUNDS_OF_KEYS if fields[name]]
@@ -95,12 +89,10 @@ def draft_window(fields: Fields, can: Capabilities) -> None:
         for name in ("draft_window_size", "draft_sink_size"):
             fields[name] = DIMENSIONS[name].default
         return
-    # By sizes that every case draws, so that each number comes as often. The simplest config has
-    # no window: older releases run it as well.
-    drawn, rest = divmod(fields["max_context_len"] + fields["req_pool_size"], 3)
-    if not fields["draft_window_size"] and rest == 1:
-        fields["draft_window_size"] = 1 + drawn % 6
-        fields["draft_sink_size"] = (0, 1, 0, 2, 0, 3)[(drawn + fields["capture_bs"][-1]) % 6]
+    # The simplest config has no window: older releases run it as well.
+    if not fields["draft_window_size"] and draws.percent("draft_window_size", 33):
+        fields["draft_window_size"] = 1 + draws.below("draft_window_size", 6)
+        fields["draft_sink_size"] = draws.pick("draft_sink_size", (0, 1, 0, 2, 0, 3))
 
 
 def bound_draft(fields: Fields) -> None:

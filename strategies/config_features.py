@@ -50,8 +50,7 @@ class Feature:
     number: int
     """Enters what a config's number draws."""
     share: int
-    """Percent of configs that have it; 0: as many as the config's own density says. Below 25
-    percent configs take turns instead of chances (`configs`)."""
+    """Percent of configs that have it, by turns; 0: as many as the config's own density says."""
     vary: Vary
 
 

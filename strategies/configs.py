@@ -2,8 +2,8 @@
 
 Swarm testing: with all features on in every case, some combinations never occur, because one
 feature hides another. A config follows from its number, the capabilities and the profile alone.
-Each feature can be dropped again by itself, or held to small numbers (`kept`), which is how
-Hypothesis' shrinker reaches simple configs.
+Each feature can be dropped again by itself, or held to small numbers, and so can what is drawn
+beside them be dropped (`kept`), which is how Hypothesis' shrinker reaches simple configs.
 """
 
 from __future__ import annotations
@@ -15,19 +15,20 @@ from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import DIMENSIONS, EngineConfig
 from fuzzgraph.splitmix import Chance
 from fuzzgraph.strategies.coherence import coherent
-from fuzzgraph.strategies.config_features import FEATURES, Feature, Fields, Pins, base_fields
+from fuzzgraph.strategies.config_features import FEATURES, Fields, Pins, base_fields
+from fuzzgraph.strategies.draws import Draws, is_turn
 from fuzzgraph.strategies.profile import Profile
 from fuzzgraph.strategies.wide_batches import widen_batch
 
 Supports = Callable[[EngineConfig], bool]
 KEPT = 255
 """A feature is kept as it was drawn; 0 drops it, and a small number bounds what it sets."""
-ALL_KEPT = (KEPT,) * len(FEATURES)
+DROPPABLE = len(FEATURES) + 1
+"""What can be dropped of a config by itself: each feature, and what is drawn to make them agree."""
+ALL_KEPT = (KEPT,) * DROPPABLE
 
 _SIZES = frozenset({"capture_bs", "req_pool_size", "max_context_len"})
 """What a wide batch sets, unless a test holds one of them."""
-_RARE = 25
-"""Percent below which configs take turns to have a feature, so that no pool goes without it."""
 
 
 def _build(
@@ -39,10 +40,11 @@ def _build(
     # about six, so that neither a bug that needs several nor one that another hides is missed.
     # 99 is no feature's number, so these draws are independent of all others.
     density = Chance(number, 99).pick((6, 12, 12, 20, 35))
-    for feature, keep in zip(FEATURES, kept, strict=True):
+    *of_features, of_draws = kept
+    for feature, keep in zip(FEATURES, of_features, strict=True):
         chance = Chance(number, feature.number)
-        turn = _by_turns(number, feature) if 0 < feature.share < _RARE else None
-        on = chance.percent(feature.share or density) if turn is None else turn
+        salt, share = feature.number, feature.share
+        on = is_turn(number, salt, share) if share else chance.percent(density)
         if number and on and keep:
             before = dict(fields)
             feature.vary(fields, can, profile, chance)
@@ -53,7 +55,7 @@ def _build(
                     fields[name] = chance.pick(values)
     if number and not _SIZES.intersection(name for name, _ in pins):
         widen_batch(fields, can, number)
-    return coherent(fields, can, pins)
+    return coherent(fields, can, Draws(number if of_draws else 0), pins)
 
 
 def _limit(fields: Fields, before: Fields, can: Capabilities, most: int) -> None:
@@ -75,15 +77,6 @@ def _limit(fields: Fields, before: Fields, can: Capabilities, most: int) -> None
             fields[name] = min(value, row.least + most)
 
 
-def _by_turns(number: int, feature: Feature) -> bool:
-    """Whether it is this number's turn: `share` of any 100 numbers in a row, evenly spread.
-
-    Chance would leave a feature of 12 percent out of every fifth pool of twelve configs. The factor
-    7 keeps features with equal shares from taking the same turns.
-    """
-    return (number + 7 * feature.number) * feature.share % 100 < feature.share
-
-
 @lru_cache(maxsize=512)
 def swarm_config(
     can: Capabilities,
@@ -96,18 +89,19 @@ def swarm_config(
     """The config with this number; 0 is the simplest one, the same in every epoch.
 
     Where the target does not support it, features are dropped from the last one on until it
-    does; the simplest config is taken to be supported.
+    does, and what is drawn beside them; the simplest config is taken to be supported.
     """
     config = _build(can, profile, number, kept, pins)
     if supports is None or supports(config):
         return config
-    for place in reversed(range(len(FEATURES))):
+    draws = len(FEATURES)
+    for place in (*reversed(range(draws)), draws):
         without = (*kept[:place], 0, *kept[place + 1 :])
         simpler = _build(can, profile, number, without, pins)
         if simpler != config and supports(simpler):
             return simpler
-    for place in reversed(range(len(FEATURES))):
-        kept = (*kept[:place], *(0 for _ in FEATURES[place:]))
+    for place in reversed(range(DROPPABLE)):
+        kept = (*kept[:place], *(0 for _ in range(place, DROPPABLE)))
         config = _build(can, profile, number, kept, pins)
         if supports(config):
             break

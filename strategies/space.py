@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from fuzzgraph.capabilities import Capabilities, unshared
 from fuzzgraph.case import Case, EngineConfig
 from fuzzgraph.layout.free_list import FreeList
-from fuzzgraph.strategies.config_features import FEATURES, Pins
-from fuzzgraph.strategies.configs import KEPT, Supports, swarm_config
+from fuzzgraph.strategies.config_features import Pins
+from fuzzgraph.strategies.configs import DROPPABLE, KEPT, Supports, swarm_config
 from fuzzgraph.strategies.histories import FINISH, PRESENCE, SIZE, STEP_BYTES, HistoryBuilder
 from fuzzgraph.strategies.profile import Profile
 from fuzzgraph.world import FIRST_ROW
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 
 # The bytes of a case: which config (a share, then a number of three bytes), the case's own fields,
-# one byte for each feature of the config, then the records of the steps.
+# one byte for each thing that can be dropped of the config, then the records of the steps.
 _SHARE, _SEED, _ORDER, _PREFIX, _MROPE = 0, 4, 5, 6, 7
 _KEPT = 8
-_STEPS = _KEPT + len(FEATURES)
+_STEPS = _KEPT + DROPPABLE
 _PageOrder = Literal["ascending", "descending", "shuffled", "fragmented"]
 _ORDERS: tuple[_PageOrder, ...] = ("ascending", "descending", "shuffled", "fragmented")
 _ABSENT_BELOW = 102

@@ -19,14 +19,15 @@ CAN = Capabilities(
 
 def drawn(can: Capabilities, count: int = 150) -> list[Case]:
     found: list[Case] = []
-    draw(cases(can, DEFAULT.at(3)), 3, count, found.append)
+    for block in range(count // 50):  # each has configs of its own
+        draw(cases(can, DEFAULT.at(block)), block, 50, found.append)
     return found
 
 
 def test_a_third_of_the_cases_have_rings_and_keep_no_states_besides() -> None:
     found = drawn(CAN)
     with_rings = [case.config for case in found if case.config.state_ring_len]
-    assert len(with_rings) > len(found) / 3
+    assert len(with_rings) >= len(found) / 3
     assert not any(config.state_track_interval for config in with_rings)
     assert len({config.state_ring_len for config in with_rings}) > 2
     assert any(config.state_flush_interval for config in with_rings)

@@ -24,7 +24,8 @@ PROMPTS = CAN.replace(
 
 def drawn(can: Capabilities, count: int = 200) -> list[Case]:
     found: list[Case] = []
-    draw(cases(can, DEFAULT.at(3)), 3, count, found.append)
+    for block in range(count // 50):  # each has configs of its own
+        draw(cases(can, DEFAULT.at(block)), block, 50, found.append)
     return found
 
 
