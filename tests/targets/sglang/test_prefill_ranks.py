@@ -155,9 +155,11 @@ def test_generated_cases_show_nothing_but_rows_that_pad_a_batch(
     target = f"sglang-{kind}-prefill"
 
     def several_ranks(config: EngineConfig) -> bool:
-        return config.dp_size > 1 and config.attn_tp_size == 1
+        """Graphs beyond a context have a finding of their own (sglang-idle-rank-prefill.md)."""
+        within = max(config.capture_tokens) <= config.max_context_len
+        return within and config.dp_size > 1 and config.attn_tp_size == 1
 
-    drawn = generated(target, several_ranks, blocks=6, each=100, enough=40)
+    drawn = generated(target, several_ranks, blocks=9, each=100, enough=40)
     assert len(drawn) >= 40
     found = set[tuple[str, str]]().union(*(named(workers, version, case, target) for case in drawn))
     assert found == {UNWRITTEN}

@@ -82,7 +82,7 @@ def test_generated_cases_of_wide_heads_are_silent(workers: Workers, target: str)
         target,
         lambda config: config.head_dim > 64
         and all(getattr(config, name) == getattr(plain, name) for name in beside),
-        blocks=8, each=100, enough=4,
+        blocks=24, each=100, enough=4,
     )[:4]  # fmt: skip
     assert len(drawn) == 4
     assert [case for case in drawn if workers.findings(_NEWEST, case, target)] == []
