@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from fuzzgraph.capabilities import Capabilities, least_page_numbers, page_numbers
 from fuzzgraph.case import DIMENSIONS, SPEC_MODES, EngineConfig, group_configs
-from fuzzgraph.case.config_rules import WITHOUT_BLOCKS, WITHOUT_CAP, WITHOUT_LAYER_TYPES
+from fuzzgraph.case.config_rules import (
+    WITHOUT_BLOCKS,
+    WITHOUT_CAP,
+    WITHOUT_LAYER_TYPES,
+    set_among,
+)
 from fuzzgraph.strategies.coherent_adapters import adapters
 from fuzzgraph.strategies.coherent_drafts import (
     bound_draft,
@@ -157,7 +162,7 @@ def coherent(fields: Fields, can: Capabilities, draws: Draws, pins: Pins = ()) -
         _layer_types(fields, can, draws)
     if "even_ranks" not in dict(pins):
         even_ranks(fields, can, draws)
-    if any(fields[name] != DIMENSIONS[name].default for name in WITHOUT_BLOCKS):
+    if set_among(fields, WITHOUT_BLOCKS):
         fields["index_block"] = DIMENSIONS["index_block"].default
     pooled_blocks(fields, can, pins, draws)
     if not can.capture_beyond_pool:
@@ -232,7 +237,7 @@ def _trtllm_kernel(fields: Fields, can: Capabilities, draws: Draws) -> None:
 
 def _logit_cap(fields: Fields, can: Capabilities, draws: Draws) -> None:
     """One of a target's caps in a fifth of the configs whose layers may have one."""
-    if any(fields[name] != DIMENSIONS[name].default for name in WITHOUT_CAP):
+    if set_among(fields, WITHOUT_CAP):
         fields["logit_cap"] = DIMENSIONS["logit_cap"].default
     elif fields["logit_cap"] == can.logit_caps[0]:
         caps = can.logit_caps[1:]
@@ -253,7 +258,7 @@ def _layer_types(fields: Fields, can: Capabilities, draws: Draws) -> None:
     """Several layers of a kind, the first of which does not see all keys, in about a fifth
     of the configs that have layers of two kinds."""
     kinds = [name for name in _ORDERS_OF_PAIRS if fields[name]]
-    others = any(fields[name] != DIMENSIONS[name].default for name in WITHOUT_LAYER_TYPES)
+    others = set_among(fields, WITHOUT_LAYER_TYPES)
     drafts = {"draft", "draft_extend"} & {*fields["modes"]}
     if not can.layer_types or len(kinds) != 1 or others or drafts:
         fields["layer_types"] = DIMENSIONS["layer_types"].default

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import DIMENSIONS, SPEC_MODES
-from fuzzgraph.case.config_rules import WHOLE_BATCHES
+from fuzzgraph.case.config_rules import WHOLE_BATCHES, set_among
 from fuzzgraph.strategies.config_features import Fields, Pins
 from fuzzgraph.strategies.draws import Draws
 
@@ -72,7 +72,7 @@ def ranks_that_share_drafts(fields: Fields, can: Capabilities, draws: Draws) -> 
 def two_batches(fields: Fields, can: Capabilities, draws: Draws) -> None:
     """Batches cut in two in a third of the configs with several data-parallel ranks, for a target
     that cuts them. A server captures even sizes then, which ranks share as without it."""
-    apart = any(fields[name] != DIMENSIONS[name].default for name in WHOLE_BATCHES)
+    apart = set_among(fields, WHOLE_BATCHES)
     cut = {"decode", "target_verify"} & set(fields["modes"])
     if not can.two_batch_overlap or fields["dp_size"] == 1 or apart or not cut:
         fields["two_batch_overlap"] = DIMENSIONS["two_batch_overlap"].default

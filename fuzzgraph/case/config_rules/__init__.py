@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fuzzgraph.case.config_rules import adapters, drafts, keys, prompts, servers, sizes, states
+from fuzzgraph.case.config_rules.beside import set_among
 from fuzzgraph.case.config_rules.keys import (
     FORCED_BLOCKS,
     POOLED_BLOCKS,
@@ -28,6 +29,7 @@ __all__ = [
     "WITHOUT_LAYER_TYPES",
     "WITHOUT_POOLED",
     "refuse",
+    "set_among",
     "validate_config",
 ]
 

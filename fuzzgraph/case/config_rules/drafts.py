@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from fuzzgraph.case.config_rules.beside import set_among
 from fuzzgraph.case.config_rules.refusal import refuse
-from fuzzgraph.case.model import BOUNDS_OF_KEYS, DIMENSIONS, EngineConfig
+from fuzzgraph.case.model import BOUNDS_OF_KEYS, EngineConfig
 
 
 def check_drafted_blocks(config: EngineConfig) -> None:
@@ -53,11 +54,8 @@ def check_drafted_blocks(config: EngineConfig) -> None:
 
 def check_sampling(config: EngineConfig) -> None:
     """Drawn are drafts in one chain, and what stays of them, which no state may depend on."""
-    others = [
-        name
-        for name in ("recurrent_state", "ngram_drafts", "draft_adapter", "kv_compression")
-        if getattr(config, name) != DIMENSIONS[name].default
-    ]
+    apart = ("recurrent_state", "ngram_drafts", "draft_adapter", "kv_compression")
+    others = set_among(config, apart)
     chains = config.modes == ("target_verify",) and config.spec_topk == 1
     if config.sampling != "greedy" and (others or not chains):
         refuse(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from fuzzgraph.case.config_rules.beside import set_among
 from fuzzgraph.case.config_rules.refusal import refuse
-from fuzzgraph.case.model import DIMENSIONS, EngineConfig
+from fuzzgraph.case.model import EngineConfig
 
 _MOST_LAYERS = 8
 """Layers of a model that a case may name: each has a pool of its own."""
@@ -98,12 +99,11 @@ def check_chunks(config: EngineConfig) -> None:
 
 def check_index_layer(config: EngineConfig) -> None:
     """Keys of one token or two alone are shared, and candidates are blocks."""
-    said = {"candidate_blocks": config.candidate_blocks, "index_layer": config.index_layer}
-    beside = [name for name, value in said.items() if value != DIMENSIONS[name].default]
+    beside = set_among(config, ("candidate_blocks", "index_layer"))
     if beside and config.kv_compression not in ("c1", "c2"):
         refuse(
             f"config.{beside[0]}",
-            said[beside[0]],
+            getattr(config, beside[0]),
             f"is of layers with kv_compression 'c1' or 'c2'; got {config.kv_compression!r}",
             "Set that, or drop it.",
         )
@@ -122,7 +122,7 @@ WITHOUT_CAP = ("attention", "max_encoder_len", "index_topk", "kv_compression", "
 
 def check_logit_cap(config: EngineConfig) -> None:
     """Caps are those of layers with heads of their own, which see keys of one kind."""
-    others = [name for name in WITHOUT_CAP if getattr(config, name) != DIMENSIONS[name].default]
+    others = set_among(config, WITHOUT_CAP)
     if config.logit_cap and others:
         refuse(
             "config.logit_cap",
@@ -146,7 +146,7 @@ def check_index_block(config: EngineConfig) -> None:
         return
     if size & (size - 1):
         refuse("config.index_block", size, "must be a power of two", "Take 16, or 128.")
-    others = [name for name in WITHOUT_BLOCKS if getattr(config, name) != DIMENSIONS[name].default]
+    others = set_among(config, WITHOUT_BLOCKS)
     if others or not config.index_topk:
         refuse(
             "config.index_block",
@@ -181,9 +181,7 @@ def check_layer_types(config: EngineConfig) -> None:
             f" recurrent_state={config.recurrent_state}",
             "Name each of the two kinds, or drop it.",
         )
-    beside = [
-        name for name in WITHOUT_LAYER_TYPES if getattr(config, name) != DIMENSIONS[name].default
-    ]
+    beside = set_among(config, WITHOUT_LAYER_TYPES)
     beside += [mode for mode in config.modes if mode in ("draft", "draft_extend")]
     if beside:
         refuse(
@@ -223,7 +221,7 @@ def check_pooled_blocks(config: EngineConfig) -> None:
     if size & (size - 1) or size < LEAST_POOLED_BLOCK:
         rule = f"must be a power of two, {LEAST_POOLED_BLOCK} at least"
         refuse("config.pooled_block", size, rule, "Take 32.")
-    others = [name for name in WITHOUT_POOLED if getattr(config, name) != DIMENSIONS[name].default]
+    others = set_among(config, WITHOUT_POOLED)
     if others:
         said = ", ".join(f"{name}={getattr(config, name)!r}" for name in others)
         refuse("config.pooled_block", size, f"is not beside {said}", "Change them, or drop it.")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from fuzzgraph.case.config_rules.beside import set_among
 from fuzzgraph.case.config_rules.refusal import refuse
-from fuzzgraph.case.model import DIMENSIONS, SPEC_MODES, EngineConfig
+from fuzzgraph.case.model import SPEC_MODES, EngineConfig
 
 
 def check_ranks(config: EngineConfig) -> None:
@@ -106,7 +107,7 @@ def check_two_batches(config: EngineConfig) -> None:
     """
     if not config.two_batch_overlap:
         return
-    others = [name for name in WHOLE_BATCHES if getattr(config, name) != DIMENSIONS[name].default]
+    others = set_among(config, WHOLE_BATCHES)
     if config.dp_size == 1 or others:
         refuse(
             "config.two_batch_overlap",

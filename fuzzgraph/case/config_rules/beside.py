@@ -1,0 +1,22 @@
+"""Which fields of a config are beside others: not at their defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from fuzzgraph.case.model import DIMENSIONS, EngineConfig
+
+
+def set_among(config: EngineConfig | Mapping[str, Any], names: Iterable[str]) -> list[str]:
+    """Those of the fields that are not at their defaults, in the order of the names.
+
+    Args:
+        config: a config, or the fields of one that is put together.
+    """
+    values = config if isinstance(config, Mapping) else None
+    return [
+        name
+        for name in names
+        if (values[name] if values else getattr(config, name)) != DIMENSIONS[name].default
+    ]
