@@ -136,7 +136,7 @@ def scale_of(adapter: int) -> float:
     return _SCALES[(adapter - 1) % len(_SCALES)]
 
 
-def _numbers(key: int, rows: int, columns: int) -> torch.Tensor:
+def numbers(key: int, rows: int, columns: int) -> torch.Tensor:
     """[rows, columns] float32 multiples of 1/4 in [-1, 1]."""
     counters = np.arange(rows)[:, None] * (1 << 24) + np.arange(columns)
     bits = hash_counters(key, counters.astype(np.uint64)) >> np.uint64(40)
@@ -145,7 +145,7 @@ def _numbers(key: int, rows: int, columns: int) -> torch.Tensor:
 
 def adapted_inputs() -> torch.Tensor:
     """[VOCAB, ADAPTED_INPUT] float32: what each token brings to the layers."""
-    return _numbers(9001, VOCAB, ADAPTED_INPUT)
+    return numbers(9001, VOCAB, ADAPTED_INPUT)
 
 
 def _key(adapter: int, part: Part) -> int:
@@ -157,7 +157,7 @@ def base_weight(part: Part) -> torch.Tensor:
     the layers."""
     if part in EMBEDDING.parts:
         return adapted_inputs().T
-    return _numbers(_key(0, part), part.columns, ADAPTED_INPUT)
+    return numbers(_key(0, part), part.columns, ADAPTED_INPUT)
 
 
 def adapter_weights(adapter: int, part: Part) -> tuple[torch.Tensor, torch.Tensor]:
@@ -165,7 +165,7 @@ def adapter_weights(adapter: int, part: Part) -> tuple[torch.Tensor, torch.Tenso
     [rank, VOCAB]."""
     key, rank = _key(adapter, part), rank_of(adapter)
     width = VOCAB if part in EMBEDDING.parts else ADAPTED_INPUT
-    return _numbers(key, rank, width), _numbers(key + 1, part.columns, rank)
+    return numbers(key, rank, width), numbers(key + 1, part.columns, rank)
 
 
 @lru_cache(maxsize=1024)
@@ -221,3 +221,9 @@ def token_adapters_of_ranks(batch: Batch, config: EngineConfig) -> list[IntArray
     """int64 [tokens] of each rank: a verify has a token for each draft of a row."""
     width = config.draft_tokens if "target_verify" in config.modes else 1
     return [np.repeat(adapters, width) for adapters in adapters_of_ranks(batch, config)]
+
+
+def adapted_coarseness(dtype: torch.dtype) -> float:
+    """How far the layers themselves may be from the truth, as a part of it: the kernels that run
+    here cut off bits where they store bfloat16, between their two products and behind them."""
+    return 2 * float(torch.finfo(dtype).eps) if dtype == torch.bfloat16 else 0.0

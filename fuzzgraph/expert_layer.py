@@ -145,8 +145,12 @@ def tokens_of_ranks(batch: Batch, config: EngineConfig) -> list[IntArray]:
 
 def chosen_experts(batch: Batch, config: EngineConfig) -> IntArray:
     """int64 [num_tokens, experts_per_token] of each new token, the preferred one first."""
-    found: IntArray = _by_preference(config.num_experts)[batch.input_ids]
-    return found[:, : config.experts_per_token]
+    return experts_of_tokens(config)[batch.input_ids]
+
+
+def experts_of_tokens(config: EngineConfig) -> IntArray:
+    """int64 [VOCAB, experts_per_token] the same of each token."""
+    return _by_preference(config.num_experts)[:, : config.experts_per_token]
 
 
 @lru_cache(maxsize=1024)
@@ -163,7 +167,7 @@ def _of_expert(token: int, expert: int, dtype: torch.dtype, biased: bool) -> tor
     return down @ inner + down_bias(expert).to(dtype)
 
 
-def _weights(token: int, config: EngineConfig) -> torch.Tensor:
+def expert_weights(token: int, config: EngineConfig) -> torch.Tensor:
     """float64 [experts_per_token] of a token's experts."""
     numbers = -_gap(token) * torch.arange(config.experts_per_token, dtype=torch.float64)
     parts = numbers.exp() if config.expert_scoring == "softmax" else numbers.sigmoid()
@@ -173,7 +177,7 @@ def _weights(token: int, config: EngineConfig) -> torch.Tensor:
 @lru_cache(maxsize=4096)
 def _of_token(token: int, config: EngineConfig, dtype: torch.dtype, summed: range) -> torch.Tensor:
     """[EXPERT_WIDTH] the sum over those of the token's experts that are among these."""
-    weights = _weights(token, config)
+    weights = expert_weights(token, config)
     chosen = _by_preference(config.num_experts)[token, : config.experts_per_token].tolist()
     found = torch.zeros(EXPERT_WIDTH, dtype=dtype)
     for expert, weight in zip(chosen, weights, strict=True):

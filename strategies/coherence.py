@@ -145,7 +145,7 @@ def coherent(fields: Fields, can: Capabilities, draws: Draws, pins: Pins = ()) -
     if "attn_tp_size" not in dict(pins):
         ranks_that_share_drafts(fields, can, draws)
     adapters(fields, can, draws)
-    if can.experts:
+    if can.experts and not can.loras:
         experts(fields, can, pins, draws)
     _prefill_slots(fields, can, draws)
     _images(fields, can, pins, draws)

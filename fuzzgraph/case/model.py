@@ -366,11 +366,19 @@ class EngineConfig(Record, frozen=True, kw_only=True):
     )] = False
     """Whether some adapters have weights of the embedding and of the head as well, others of one of
     them or of neither (see `adapted_layer.has_weights`)."""
+    experts_shared_outer_loras: Annotated[bool, Dimension(
+        needs=Switch("experts_shared_outer_loras"), resets_with="adapters",
+        label="shared outer LoRA", group="features",
+    )] = False
+    """Whether the experts of a layer have in common the sides of their adapters that meet the
+    residual stream, see `fuzzgraph.adapted_experts`. Adapters of a model with experts have weights
+    of these, too."""
     num_experts: Annotated[int, Dimension(
         bounds=(0, 512), needs=Switch("experts"), label="experts {}", group="features",
         carried_by=("topk_ids.0",),
     )] = 0
-    """Experts of the layer behind attention, see `fuzzgraph.expert_layer`; 0: there is none."""
+    """Experts of the layer behind attention, see `fuzzgraph.expert_layer`, or with `max_loras`
+    `fuzzgraph.adapted_experts`; 0: there is none."""
     experts_per_token: Annotated[int, Dimension(
         bounds=(1, 16), needs=Most("max_experts_per_token", 1, 4),
         label="experts per token {}", group="features"

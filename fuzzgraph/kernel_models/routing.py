@@ -112,7 +112,10 @@ def moe_align_block_size(
 ) -> None:
     """Places of `topk_ids` by expert, each expert's filled up to whole blocks.
 
-    An id of -1 counts as an expert before the first one, whose blocks name -1.
+    An id of -1 counts as an expert before the first one, whose blocks name -1; with
+    `ignore_invalid_expert` it has no place and no block (sglang 0.5.23
+    lora/moe/base_gemm_provider/input_alignment.py and kernels/ops/lora/moe/align_rows.py, which
+    has the same for one token).
 
     Args:
         topk_ids: int32 or int64 [T, k] in -1..num_experts - 2.
@@ -127,7 +130,6 @@ def moe_align_block_size(
         KernelRefused: the real host code refuses such a call.
     """
     call = Call("moe_align_block_size", _ALIGN)
-    call.leaves_out({"ignore_invalid_expert": ignore_invalid_expert or None}, {})
     call.needs_dtype("topk_ids", topk_ids, torch.int32, torch.int64)
     outputs = {
         "sorted_token_ids": sorted_token_ids,
@@ -143,6 +145,7 @@ def moe_align_block_size(
         num_experts=num_experts,
         block_size=block_size,
         pad=pad_sorted_token_ids,
+        leave_out=ignore_invalid_expert,
         **outputs,
     )
 
@@ -154,6 +157,7 @@ def _run_moe_align(
     num_experts: int,
     block_size: int,
     pad: bool,
+    leave_out: bool,
     sorted_token_ids: torch.Tensor,
     experts_ids: torch.Tensor,
     num_tokens_post_pad: torch.Tensor,
@@ -165,13 +169,15 @@ def _run_moe_align(
         got = f"{buckets[outside[0]] - 1} at place {outside[0]}"
         memory.misused("topk_ids", f"topk_ids must lie in -1..{num_experts - 2}", got)
         buckets = np.where((buckets < 0) | (buckets >= num_experts), 0, buckets)
-    counts = np.bincount(buckets, minlength=num_experts)
+    order = np.argsort(buckets, kind="stable")
+    if leave_out:
+        order = order[buckets[order] > 0]
+    counts = np.bincount(buckets[order], minlength=num_experts)
     ends = np.cumsum(-(-counts // block_size) * block_size)
     starts = np.append(0, ends[:-1])
     if pad:
         sorted_token_ids.fill_(len(buckets))
     filler = np.full(int(ends[-1]), len(buckets), dtype=np.int64)
-    order = np.argsort(buckets, kind="stable")
     within = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
     filler[starts[buckets[order]] + within] = order
     memory.store("sorted_token_ids", sorted_token_ids, filler, np.arange(len(filler)))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
+from fuzzgraph.adapted_experts import ADAPTED_EXPERTS, adapted_expert_outputs
 from fuzzgraph.adapted_layer import (
     ADAPTED,
     ADAPTED_OF_RANKS,
@@ -97,7 +98,7 @@ class Expected:
     [num_tokens, width], and gated_delta, channel_delta, linear and gated_conv, the same, see
     `recurrent_layers`; mixed as attention, see `row_mixing`;
     lora [num_tokens, width], see `adapted_layer`, lora_of_ranks [tokens of all data-parallel ranks,
-    width], the same; experts, the same, see `expert_layer`;
+    width], the same; experts, the same, see `expert_layer`, or lora_experts, see `adapted_experts`;
     experts_of_ranks [tokens of all data-parallel ranks, width], the same; moe, see
     `shard`; last_attention [raw_bs, Hq, Dv], in prompts the rows of attention that logits are made
     of; those of a draft model behind attention, see `draft_model`, and those behind a verify,
@@ -179,6 +180,8 @@ def _adapted(batch: Batch, config: EngineConfig, dtype: torch.dtype) -> dict[str
 
 def _experts(batch: Batch, config: EngineConfig, dtype: torch.dtype) -> dict[str, torch.Tensor]:
     """What experts give, for this rank and for those whose tokens they compute too."""
+    if config.max_loras:
+        return {ADAPTED_EXPERTS: adapted_expert_outputs(batch, config, dtype)}
     found = {EXPERTS: expert_outputs(batch, config, dtype)}
     if config.dp_size > 1:
         found[OF_RANKS] = rank_outputs(batch, config, dtype)

@@ -11,7 +11,15 @@ from dataclasses import dataclass
 
 import torch
 
-from fuzzgraph.adapted_layer import ADAPTED, ADAPTED_OF_RANKS, adapted_columns, shared_columns
+from fuzzgraph.adapted_experts import ADAPTED_EXPERTS, adapted_expert_coarseness
+from fuzzgraph.adapted_layer import (
+    ADAPTED,
+    ADAPTED_INPUT,
+    ADAPTED_OF_RANKS,
+    adapted_coarseness,
+    adapted_columns,
+    shared_columns,
+)
 from fuzzgraph.case import EngineConfig, Mode, attention_outputs
 from fuzzgraph.compressor_layer import INDEX_STATES, STATES, STRAYS, compressor_shape
 from fuzzgraph.content import DTYPES, STATE_WIDTH, hidden_width
@@ -103,6 +111,10 @@ def rounding_of(name: str, config: EngineConfig) -> Rounding:
     dtype = torch.float32 if of_first(name) in _WIDE else DTYPES[config.dtype]
     if name in (EXPERTS, OF_RANKS):
         return Rounding(dtype, absolute=expert_coarseness(config, dtype))
+    if name == ADAPTED_EXPERTS:
+        return Rounding(dtype, *adapted_expert_coarseness(dtype))
+    if name in (ADAPTED, ADAPTED_OF_RANKS):
+        return Rounding(dtype, relative=adapted_coarseness(dtype))
     relative, absolute = coarseness(name, config)
     in_fp8 = config.kv_dtype == "nvfp4" and config.trtllm_kernel == "trtllm_gen"
     if in_fp8 and name in (*attention_outputs(config), "mixed"):
@@ -132,6 +144,8 @@ def output_spec(
         return OutputSpec(_token_rows(seen, batch, config), (columns,), dtypes)
     if name == ADAPTED:
         return OutputSpec(_token_rows(seen, batch, config), (adapted_columns(config),), dtypes)
+    if name == ADAPTED_EXPERTS:
+        return OutputSpec(_token_rows(seen, batch, config), (ADAPTED_INPUT,), dtypes)
     if name == ADAPTED_OF_RANKS:
         return OutputSpec(sum(rank_sizes(batch, config)), (shared_columns(config),), dtypes)
     if name == EXPERTS:

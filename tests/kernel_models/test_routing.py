@@ -89,7 +89,12 @@ def test_a_count_of_64_bits_is_refused() -> None:
 
 
 def aligned(
-    ids: list[list[int]], experts: int, block: int, room: int | None = None
+    ids: list[list[int]],
+    experts: int,
+    block: int,
+    room: int | None = None,
+    *,
+    ignore: bool = False,
 ) -> tuple[list[int], list[int], int]:
     """(places, expert of each block, places in use) of a call as the engine makes it."""
     given = torch.tensor(ids, dtype=torch.int32)
@@ -98,7 +103,7 @@ def aligned(
     of_blocks = torch.full((-(-most // block),), -7, dtype=torch.int32)
     used = torch.zeros(1, dtype=torch.int32)
     sums = torch.zeros(experts + 2, dtype=torch.int32)
-    moe_align_block_size(given, experts + 1, block, places, of_blocks, used, sums, True)
+    moe_align_block_size(given, experts + 1, block, places, of_blocks, used, sums, True, ignore)
     return places.tolist(), of_blocks.tolist(), int(used)
 
 
@@ -112,6 +117,12 @@ def test_each_place_lies_in_a_block_of_its_expert_once() -> None:
     assert sorted(place for place in places[:used] if place < len(flat)) == [*range(len(flat))]
     assert set(places[used:]) <= {len(flat)}
     assert of_blocks[: used // 2] == sorted(of_blocks[: used // 2])
+
+
+def test_places_without_an_expert_are_left_out_if_asked() -> None:
+    places, of_blocks, used = aligned([[2, -1], [-1, 0], [2, 2]], 3, 2, ignore=True)
+    assert places[:used] == [3, 6, 0, 4, 5, 6]
+    assert of_blocks[: used // 2] == [0, 2, 2]
 
 
 def test_places_that_have_no_room_are_strays() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from fuzzgraph.case.config_rules.refusal import refuse
 from fuzzgraph.case.model import DIMENSIONS, EngineConfig
 
+_OF_ADAPTERS = ("lora_eviction", "pinned_loras", "adapted_embeddings", "experts_shared_outer_loras")
+
 
 def check_adapters(config: EngineConfig) -> None:
     """A pool has a policy and pinned adapters; the whole pool is never pinned.
@@ -14,13 +16,18 @@ def check_adapters(config: EngineConfig) -> None:
     attention it refuses adapters that are not pinned. `__init__` refuses data-parallel attention
     whose ranks have others that share their heads.
     """
-    for name in ("lora_eviction", "pinned_loras", "adapted_embeddings"):
+    for name in _OF_ADAPTERS:
         value = getattr(config, name)
         if not config.max_loras and value != DIMENSIONS[name].default:
             refuse(
                 f"config.{name}", value, "is that of a pool of adapters; got max_loras=0",
                 "Raise max_loras, or drop it.",
             )  # fmt: skip
+    if config.experts_shared_outer_loras and not config.num_experts:
+        refuse(
+            "config.experts_shared_outer_loras", True, "is that of experts; got num_experts=0",
+            "Raise num_experts, or drop it.",
+        )  # fmt: skip
     if config.pinned_loras > config.max_loras:
         refuse(
             "config.pinned_loras",

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from fuzzgraph import adapted_layer
+from fuzzgraph.adapted_experts import PRODUCTS
 from fuzzgraph.adapted_layer import (
     ADAPTED_INPUT,
     EMBEDDING,
@@ -28,6 +29,11 @@ from fuzzgraph.case import EngineConfig
 from fuzzgraph.case.adapters import most_adapters
 from fuzzgraph.targets.offline.demands import demand_lookup, demand_size
 from fuzzgraph.targets.offline.package import call_with_known
+from fuzzgraph.targets.sglang.adapted_experts_model import (
+    AdaptedExperts,
+    described_experts,
+    expert_tensors,
+)
 from fuzzgraph.targets.sglang.attention_model import FORWARD, AttentionModel, Rope, Written
 from fuzzgraph.targets.sglang.experts_beside_ranks import decoder_stages, start_layers
 from fuzzgraph.targets.sglang.release import engine_module
@@ -39,7 +45,8 @@ LINEAR = "sglang.srt.layers.linear"
 EMBEDDINGS = "sglang.srt.layers.vocab_parallel_embedding"
 _COMPUTED = "what a layer with adapters computed"
 _BLOCKS = {"qkv_proj": "self_attn", "o_proj": "self_attn", "gate_up_proj": "mlp"}
-
+_SHARED_EXPERT = "shared_expert"
+"""Where gate and up lie in the block of a model with routed experts (sglang qwen2_moe.py)."""
 
 _OF_ATTENTION: Mapping[str, Any] = MappingProxyType(
     {"parallel_group": "attn_tp", "tp_size": 1, "tp_rank": 0, "reduce_results": False}
@@ -54,6 +61,7 @@ class AdaptedModel(AttentionModel):
         super().__init__(config, device, rope)
         self._device = device
         self.linear: torch.nn.Module | None = None
+        self._experts: AdaptedExperts | None = None
         self._ranks: AdapterRanks | None = None
         inputs = adapted_layer.adapted_inputs().to(getattr(torch, config.dtype))
         self.inputs = torch.empty_like(inputs, device=device).copy_(inputs)
@@ -85,16 +93,19 @@ class AdaptedModel(AttentionModel):
         module, dtype = engine_module(LINEAR), getattr(torch, self._config.dtype)
         common = dict(bias=False, params_dtype=dtype)
         layer = torch.nn.Module()
-        for block in dict.fromkeys(_BLOCKS.values()):
-            layer.add_module(block, torch.nn.Module())
+        for block in dict.fromkeys(map(self._block, LAYERS)):
+            _add_module(layer, block, torch.nn.Module())
         for each in LAYERS:
-            name = f"model.layers.0.{_BLOCKS[each.name]}.{each.name}"
+            name = f"model.layers.0.{self._block(each)}.{each.name}"
             made = _linear(module, each, prefix=name, **common, **self._place(each))
             weights = torch.cat([self._base_weight(each, part) for part in each.parts])
             made.weight.data = torch.empty_like(weights, dtype=dtype, device=self._device).copy_(
                 weights
             )
-            getattr(layer, _BLOCKS[each.name]).add_module(each.name, made)
+            layer.get_submodule(self._block(each)).add_module(each.name, made)
+        if self._config.num_experts:
+            self._experts = AdaptedExperts(self._config, self._device)
+            layer.get_submodule("mlp").add_module("experts", self._experts.layer)
         self.linear = torch.nn.Module()
         self.linear.config = described
         self.linear.model = torch.nn.Module()
@@ -115,6 +126,10 @@ class AdaptedModel(AttentionModel):
             held = torch.zeros_like(made.weight.data, device=self._device)
             held[:VOCAB] = weights.to(self._device)
             made.weight.data = held
+
+    def _block(self, layer: Layer) -> str:
+        """Of the decoder layer: where a linear layer lies."""
+        return _block_of(layer, self._config)
 
     def _place(self, layer: Layer) -> Mapping[str, Any]:
         """Where a layer lies among ranks, as a model tells those of attention; the others look it
@@ -163,24 +178,37 @@ class AdaptedModel(AttentionModel):
                 out = self._layer(each.name, x)
             demand_size(out, len(x), each.columns, _COMPUTED, FORWARD)
             found.append(out)
+        if self._experts is not None:
+            wrapped = self._decoder_layer().mlp.experts
+            found.append(self._experts.through(wrapped, x, input_ids))
         return torch.cat(found, dim=-1)
 
-    def _layer(self, name: str, x: torch.Tensor) -> torch.Tensor:
+    def _decoder_layer(self) -> Any:
         assert self.linear is not None
-        layers: Any = self.linear.model.layers[0]  # type: ignore[index, union-attr]
-        out: torch.Tensor = getattr(getattr(layers, _BLOCKS[name]), name)(x)[0]
+        return self.linear.model.layers[0]  # type: ignore[index, union-attr]
+
+    def _layer(self, name: str, x: torch.Tensor) -> torch.Tensor:
+        (each,) = (layer for layer in LAYERS if layer.name == name)
+        layer = self._decoder_layer().get_submodule(f"{self._block(each)}.{name}")
+        out: torch.Tensor = layer(x)[0]
         return out
 
 
-def described_layers() -> Any:
-    """The engine's description of the linear layers."""
-    from transformers import LlamaConfig
+def described_layers(config: EngineConfig) -> Any:
+    """The engine's description of the model with these layers: Llama's, or with experts
+    Qwen2-MoE's."""
+    from transformers import LlamaConfig, Qwen2MoeConfig
 
-    gate = next(each for each in LAYERS if each.name == "gate_up_proj")
-    return LlamaConfig(
-        architectures=["LlamaForCausalLM"],
+    gate = next(each for each in LAYERS if each.name == SHARED)
+    width = gate.parts[0].columns
+    kind: Any = Qwen2MoeConfig if config.num_experts else LlamaConfig
+    more: Mapping[str, Any] = {"architectures": ["LlamaForCausalLM"]}
+    if config.num_experts:
+        more = {**described_experts(config), "shared_expert_intermediate_size": width}
+    return kind(
+        **more,
         hidden_size=ADAPTED_INPUT,
-        intermediate_size=gate.parts[0].columns,
+        intermediate_size=width,
         num_attention_heads=adapted_layer.HEADS,
         num_key_value_heads=adapted_layer.KV_HEADS,
         head_dim=adapted_layer.HEAD_WIDTH,
@@ -234,7 +262,7 @@ def adapter_checkpoint(
         "peft_type": "LORA",
         "r": rank,
         "lora_alpha": adapted_layer.scale_of(adapter) * rank,
-        "target_modules": [part.name for _, part in changed],
+        "target_modules": target_modules(config, [part for _, part in changed]),
         "base_model_name_or_path": "none",
         "bias": "none",
     }
@@ -242,15 +270,36 @@ def adapter_checkpoint(
     tensors = {}
     for layer, part in changed:
         for which, weight in zip("AB", adapted_layer.adapter_weights(adapter, part), strict=True):
-            name = _peft_name(layer, part).format(which)
+            name = _peft_name(layer, part, config).format(which)
             tensors[f"base_model.model.{name}"] = weight.to(dtype)
+    for name, weight in (expert_tensors(config, adapter) if config.num_experts else {}).items():
+        tensors[f"base_model.model.{name}"] = weight.to(dtype)
     return described, tensors
 
 
-def _peft_name(layer: Layer, part: Part) -> str:
+def target_modules(config: EngineConfig, parts: Iterable[Part]) -> list[str]:
+    """The parts by name, and with experts the products of these."""
+    named = [part.name for part in parts]
+    return [*dict.fromkeys((*named, *(PRODUCTS if config.num_experts else ())))]
+
+
+def _block_of(layer: Layer, config: EngineConfig) -> str:
+    block = _BLOCKS[layer.name]
+    return f"{block}.{_SHARED_EXPERT}" if config.num_experts and layer.name == SHARED else block
+
+
+def _add_module(holder: torch.nn.Module, place: str, made: torch.nn.Module) -> None:
+    """Put a module at a place below another one, with modules in between as needed."""
+    above, _, name = place.rpartition(".")
+    if above and not hasattr(holder, above):
+        holder.add_module(above, torch.nn.Module())
+    holder.get_submodule(above).add_module(name, made)
+
+
+def _peft_name(layer: Layer, part: Part, config: EngineConfig) -> str:
     """Of a weight, with a place for which of the two it is."""
     if layer is EMBEDDING:
         return "model.embed_tokens.lora_embedding_{}"
     if layer is HEAD:
         return "lm_head.lora_{}.weight"
-    return f"model.layers.0.{_BLOCKS[layer.name]}.{part.name}.lora_{{}}.weight"
+    return f"model.layers.0.{_block_of(layer, config)}.{part.name}.lora_{{}}.weight"

@@ -30,6 +30,7 @@ from fuzzgraph.targets.sglang.attention_model import (
 from fuzzgraph.targets.sglang.experts_beside_ranks import Around, open_around
 from fuzzgraph.targets.sglang.release import engine_module
 from fuzzgraph.targets.sglang.stubs.expert_ranks import ExpertRanks
+from fuzzgraph.targets.sglang.stubs.fused_experts import RECORDER
 from fuzzgraph.targets.sglang.stubs.tp_groups import rows_of_ranks
 from fuzzgraph.world import Batch
 
@@ -40,7 +41,6 @@ BLOCKS: Mapping[Family, tuple[str, str]] = {
     "gpt-oss": ("sglang.srt.models.gpt_oss", "GptOssSparseMoeBlock"),
 }
 """Models with experts: where the block lies, and its name."""
-RECORDER = "sglang.srt.eplb.expert_distribution"
 _COMPUTED = "what the experts computed"
 _GIVEN_BACK = "what the experts of all ranks computed"
 _LAYER = 0

@@ -15,8 +15,10 @@ from typing import Any, Literal
 
 import torch
 
+from fuzzgraph.adapted_experts import ADAPTED_EXPERTS
 from fuzzgraph.adapted_layer import (
     ADAPTED,
+    ADAPTED_INPUT,
     ADAPTED_OF_RANKS,
     HIGHEST_RANK,
     adapted_columns,
@@ -30,6 +32,7 @@ from fuzzgraph.observation import Field, PaddingRule
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.offline import fields as common
 from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu
+from fuzzgraph.targets.offline.package import call_with_known
 from fuzzgraph.targets.sglang.adapted_model import (
     EMBEDDINGS,
     LINEAR,
@@ -48,6 +51,7 @@ from fuzzgraph.targets.sglang.experts_beside_ranks import around_modules
 from fuzzgraph.targets.sglang.forward_batch.gathered_tokens import load_model_runner, pad_for_all
 from fuzzgraph.targets.sglang.release import SGLANG, engine_module, has_module, is_before
 from fuzzgraph.targets.sglang.stubs.adapter_ranks import AdapterRanks, name_of
+from fuzzgraph.targets.sglang.stubs.fused_experts import SETTINGS
 from fuzzgraph.targets.sglang.stubs.loaded_adapters import LOADING, load_adapters
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 from fuzzgraph.world import Batch
@@ -99,6 +103,7 @@ class LoraSession(TritonSession):
             "max_loras_per_batch": config.max_loras + 1,
             "max_lora_rank": HIGHEST_RANK,
             "lora_eviction_policy": config.lora_eviction,
+            "experts_shared_outer_loras": config.experts_shared_outer_loras,
             **(_RETURNED if config.dp_size > 1 else {}),
         }
 
@@ -116,6 +121,10 @@ class LoraSession(TritonSession):
         self._ranks = ranks if isinstance(ranks, AdapterRanks) else None
         if self._ranks is not None:
             model.open_ranks(self._ranks)
+        if self._config.num_experts:
+            call_with_known(
+                engine_module(SETTINGS).initialize_moe_config, server_args=runner.server_args
+            )
         self._manager = load_adapters(self._config, runner, model, self._kernels)
         runner.lora_manager = self._manager
         if self._ranks is not None:
@@ -263,6 +272,8 @@ class LoraSession(TritonSession):
 
     def promised_outputs(self, mode: Mode) -> tuple[str, ...]:
         own = () if mode == "idle" else (ADAPTED,)
+        if own and self._config.num_experts:
+            own = (*own, ADAPTED_EXPERTS)
         of_ranks = () if self._ranks is None else (ADAPTED_OF_RANKS,)
         return (*super().promised_outputs(mode), *own, *of_ranks)
 
@@ -276,10 +287,15 @@ class LoraSession(TritonSession):
 
     def named_outputs(self, outputs: Any) -> dict[str, torch.Tensor]:
         shown = outputs.next_token_logits
+        behind = ADAPTED_INPUT if self._config.num_experts else 0
         columns = adapted_columns(self._config)
-        attended = type(outputs)(next_token_logits=shown[:, :-columns].contiguous())
+        first = shown.shape[1] - columns - behind
+        attended = type(outputs)(next_token_logits=shown[:, :first].contiguous())
         found = outputs_in(attended, self._config)
-        return {**found, ADAPTED: shown[:, -columns:].clone()}
+        found[ADAPTED] = shown[:, first : first + columns].clone()
+        if behind:
+            found[ADAPTED_EXPERTS] = shown[:, first + columns :].clone()
+        return found
 
 
 _EXCUSES = (

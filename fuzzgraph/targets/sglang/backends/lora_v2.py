@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import torch
@@ -22,14 +23,19 @@ from fuzzgraph.targets.offline.cuda_on_cpu import (
     cuda_on_cpu,
     tensors_claim_cuda,
 )
+from fuzzgraph.targets.sglang.adapted_experts_model import FUSED
 from fuzzgraph.targets.sglang.backends.lora import LoraSession, LoraTarget
 from fuzzgraph.targets.sglang.release import SGLANG, demand_release, engine_module
+from fuzzgraph.targets.sglang.stubs.fused_experts import MODULES, run_experts_as_on_cuda
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 from fuzzgraph.world import Batch
 
 _BACKEND = "sglang.srt.lora.backend.triton_v2_backend"
 _RUNNER = "sglang.srt.lora.dense.runner"
 _EXPAND = "sglang.kernels.ops.lora.common.lora_b"
+_EXPERTS = "sglang.srt.lora.moe.runner"
+_OF_EXPERTS = "bfloat16"
+"""The only dtype that this runner of experts takes (lora/moe/runner.py, `_weight_family`)."""
 _HOPPER = "sm90"
 """Whose plans are chosen, as `torch.cuda` names a Hopper GPU to the engine's other kernels."""
 
@@ -42,6 +48,12 @@ class LoraV2Session(LoraSession):
 
     def engine_runs(self, batch: Batch | None = None) -> contextlib.AbstractContextManager[None]:
         return cuda_on_cpu({**DEVICE, **STREAMS})
+
+    def _server_arguments(self, config: EngineConfig) -> Mapping[str, Any]:
+        arguments = super()._server_arguments(config)
+        return (
+            {**arguments, "moe_runner_backend": "lora_triton"} if config.num_experts else arguments
+        )
 
     def _open_backend(self, runner: ModelRunner) -> Any:
         engine_module(_EXPAND)._GEOMETRY.clear()  # tables that a server makes once
@@ -84,13 +96,25 @@ class LoraV2Target(LoraTarget):
 
     def __init__(self, name: str, mode: Literal["decode", "target_verify"] = "decode") -> None:
         super().__init__(name, "triton_v2", mode)
+        dtypes = (*self.capabilities.dtypes, _OF_EXPERTS)
+        self.capabilities = self.capabilities.replace(
+            dtypes=dtypes, experts=True, max_experts_per_token=3, experts_shared_outer_loras=True
+        )
+
+    def refused(self, config: EngineConfig) -> str | None:
+        if config.num_experts and config.dtype != _OF_EXPERTS:
+            return f"dtype={config.dtype!r}: experts with adapters have weights in {_OF_EXPERTS}"
+        return super().refused(config)
 
     def load(self) -> None:
         demand_release((0, 5, 23), "has no layers by triton_v2", self.name)
         super().load()
-        SGLANG.load(_BACKEND)
+        SGLANG.load(_BACKEND, *MODULES)
+        with cuda_on_cpu({**DEVICE, **STREAMS}):
+            SGLANG.load(_EXPERTS, FUSED)
         if not torch.cuda.is_available():
             _choose_as_on_a_gpu()
+            run_experts_as_on_cuda()
 
 
 def _choose_as_on_a_gpu() -> None:
@@ -102,5 +126,12 @@ def _choose_as_on_a_gpu() -> None:
     backend._compute_token_lora_mapping = tensors_claim_cuda(
         backend._compute_token_lora_mapping, device=True
     )
+    experts = engine_module(_EXPERTS).MoeLoraRunner
+    experts.from_layer = tensors_claim_cuda(experts.from_layer, device=True)
     geometry = runner.slice_geometry
-    runner.slice_geometry = lambda offsets, block, _: geometry(offsets, block, _GPU)
+    for module in (runner, engine_module(_EXPAND)):
+        module.slice_geometry = functools.partial(_on_a_gpu, geometry)
+
+
+def _on_a_gpu(geometry: Callable[..., Any], offsets: Any, block: int, _: Any, **more: Any) -> Any:
+    return geometry(offsets, block, _GPU, **more)

@@ -10,7 +10,6 @@ each expert, as it does for EPLB.
 from __future__ import annotations
 
 import contextlib
-import inspect
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from types import MappingProxyType
@@ -21,8 +20,6 @@ import torch
 from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.expert_layer import EXPERT_WIDTH, EXPERTS, OF_RANKS, rank_sizes
 from fuzzgraph.handover import Excuse
-from fuzzgraph.kernel_models import routing
-from fuzzgraph.memory.side_requests import SESSION_CPU
 from fuzzgraph.observation import Field, PaddingRule
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.offline import fields as common
@@ -40,7 +37,7 @@ from fuzzgraph.targets.sglang.backends.triton import (
 from fuzzgraph.targets.sglang.decode_session import DATA_RANKS
 from fuzzgraph.targets.sglang.excuses.decode import EXCUSES
 from fuzzgraph.targets.sglang.experts_beside_ranks import BOUNDARY, around_modules
-from fuzzgraph.targets.sglang.experts_model import BLOCKS, RECORDER, ExpertsModel, Family
+from fuzzgraph.targets.sglang.experts_model import BLOCKS, ExpertsModel, Family
 from fuzzgraph.targets.sglang.release import (
     SGLANG,
     demand_release,
@@ -48,20 +45,20 @@ from fuzzgraph.targets.sglang.release import (
     has_module,
     is_before,
 )
-from fuzzgraph.targets.sglang.stubs.compiled_modules import Makers, compile_to_models
+from fuzzgraph.targets.sglang.stubs.fused_experts import (
+    DISPATCHER,
+    MODULES,
+    RECORDER,
+    SETTINGS,
+    TOPK,
+    run_experts_as_on_cuda,
+)
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 from fuzzgraph.world import Batch
 
-_TOPK = "sglang.srt.layers.moe.topk"
-_DISPATCHER = "sglang.srt.layers.moe.token_dispatcher.standard"
-_SETTINGS = "sglang.srt.layers.moe.utils"
 _RANKS_SINCE = (0, 5, 12)
 """The oldest release on which experts beside data-parallel ranks were driven."""
 _DATA_RANKS = "sglang.srt.layers.dp_attention"
-_FUSED = ("sglang.srt.layers.moe.moe_runner.triton_utils", "sglang.srt.layers.moe.fused_moe_triton")
-"""Where the fused experts lie, by release."""
-_SMALL = "sglang.kernels.ops.moe.moe_align_small_numel"
-_ACTIVATIONS = ("sglang.kernels.ops.activation.activation", "sglang.jit_kernel.activation")
 _CHOSEN = "sglang topk.py select_experts: the k largest, in falling order"
 _MASKED = "sglang topk.py _mask_topk_ids_padded_region: -1 from num_token_non_padded on"
 _COUNTED = "sglang expert_distribution.py _SelectExpertsSinglePassGatherer: ids of -1 do not count"
@@ -111,7 +108,7 @@ class MoeSession(TritonSession):
         model = runner.model
         assert isinstance(model, ExpertsModel)
         call_with_known(
-            engine_module(_SETTINGS).initialize_moe_config, server_args=runner.server_args
+            engine_module(SETTINGS).initialize_moe_config, server_args=runner.server_args
         )
         self.recorder = _recorder(self._config, runner)
         self._use()
@@ -206,7 +203,7 @@ def masks_padded_tokens(config: EngineConfig) -> bool:
     it up by itself. Gathered tokens of several ranks are masked elsewhere, by the dispatcher."""
     if config.ep_size == 1 or config.dp_size > 1:
         return False
-    by_itself = hasattr(engine_module(_TOPK), "resolve_routing_inputs")
+    by_itself = hasattr(engine_module(TOPK), "resolve_routing_inputs")
     return by_itself or config.expert_scoring == "sigmoid"
 
 
@@ -234,54 +231,6 @@ def _take_cuda_path(block: Any) -> None:
         layer._forward_method = layer.forward_cuda
 
 
-def _fused(name: str) -> Any:
-    found = (f"{folder}.{name}" for folder in _FUSED)
-    return engine_module(next(filter(has_module, found)))
-
-
-def _as_on_cuda() -> None:
-    """Have the modules of this process take what a server with CUDA takes: its kernels in Triton,
-    models of the compiled ones, and torch's own code of what the compiler would have made."""
-    topk, fused, align = engine_module(_TOPK), _fused("fused_moe"), _fused("moe_align_block_size")
-    for module in (topk, fused, align):
-        module._is_cuda = True
-    topk.topk_softmax, topk.fused_topk_deepseek = routing.topk_softmax, None
-    topk.mask_topk_ids = routing.mask_topk_ids
-    fused.silu_and_mul, fused.moe_sum_reduce = _activation(), routing.moe_sum_reduce
-    align.sgl_moe_align_block_size = routing.moe_align_block_size
-    if has_module(_SMALL):
-        small = engine_module(_SMALL)
-        align.SMALL_NUMEL_LIMIT = small.SMALL_NUMEL_LIMIT
-        align.moe_align_small_numel = small.moe_align_small_numel
-    _fused("fused_moe_triton_config").get_device_name = lambda *_: "CPU"
-    for module in map(engine_module, (RECORDER, _DISPATCHER)):
-        if hasattr(module, "get_device"):  # it looks for an accelerator
-            module.get_device = lambda *_: str(SESSION_CPU)  # the device, not the host
-    for module, name in (*((fused, each) for each in _COMPILED), (topk, _POSTPROCESS)):
-        if hasattr(module, name):
-            setattr(module, name, inspect.unwrap(getattr(module, name)))
-
-
-def _activation() -> Any:
-    """The engine's own wrapper of what it compiles, from 0.5.11 on."""
-    wrapper = next(filter(has_module, _ACTIVATIONS), None)
-    if wrapper is None:
-        return routing.silu_and_mul
-    module = engine_module(wrapper)
-    compile_to_models(module, _MODELS)
-    return module.silu_and_mul
-
-
-_MODELS: Makers = {
-    "ActivationKernel::run_activation": lambda _: routing.activation,
-    "ActivationKernel::run_activation_filtered": lambda _: routing.activation_filtered,
-}
-_COMPILED = (
-    "moe_sum_reduce_torch_compile",
-    "swiglu_gpt_oss_sigmoid_alpha",
-    "_swiglu_gpt_oss_sigmoid_alpha",
-)
-_POSTPROCESS = "_biased_grouped_topk_postprocess"
 _RETURNED_BY: Mapping[str, Mapping[str, str]] = MappingProxyType({
     exchange: dict.fromkeys(("boundary_reduction", "speculative_boundary_reduction"), reduction)
     for exchange, reduction in (
@@ -306,7 +255,7 @@ def _beside_ranks(config: EngineConfig) -> Iterator[None]:
     switches = {"_MASK_DP_PAD_MOE": True, "_USE_DP_GATHERV": config.expert_exchange == "gatherv"}
     buffers = ranks._DpGatheredBufferWrapper
     apart = {"get_local_dp_buffer": partial(_apart, buffers.get_local_dp_buffer)}
-    switched = replaced_names([engine_module(_DISPATCHER), ranks], switches)
+    switched = replaced_names([engine_module(DISPATCHER), ranks], switches)
     with switched, replaced_names([buffers], apart):
         yield
 
@@ -407,6 +356,6 @@ class MoeTarget(TritonTarget):
             self.capabilities = self.capabilities.replace(max_dp_size=1)
         super().load()
         with cuda_on_cpu():
-            SGLANG.load(BLOCKS[self._family][0], RECORDER, _TOPK, _SETTINGS, *around_modules())
+            SGLANG.load(BLOCKS[self._family][0], *MODULES, *around_modules())
             if not torch.cuda.is_available():
-                _as_on_cuda()
+                run_experts_as_on_cuda()

@@ -15,6 +15,7 @@ from fuzzgraph.targets.sglang.adapted_model import (
     AdaptedModel,
     adapter_checkpoint,
     described_layers,
+    target_modules,
 )
 from fuzzgraph.targets.sglang.release import engine_module
 from fuzzgraph.targets.sglang.stubs.adapter_ranks import name_of
@@ -31,7 +32,7 @@ def load_adapters(
 ) -> Any:
     """The engine's manager with every adapter of the case loaded from memory, as
     `--lora-paths` has them loaded from files."""
-    described = described_layers()
+    described = described_layers(config)
     manager = call_with_known(
         engine_module(_MANAGER).LoRAManager,
         base_model=model.open_layers(described),
@@ -46,7 +47,9 @@ def load_adapters(
         tp_size=config.dp_size,
         tp_rank=config.dp_rank,
         max_lora_rank=HIGHEST_RANK,
-        target_modules=[part.name for layer in layers_of(config) for part in layer.parts],
+        target_modules=target_modules(
+            config, (part for layer in layers_of(config) for part in layer.parts)
+        ),
         lora_paths=None,
     )
     for module in manager.base_model.modules():

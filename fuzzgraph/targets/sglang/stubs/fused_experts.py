@@ -1,0 +1,72 @@
+"""Fused experts as on a server with CUDA: Triton kernels, and models of the compiled ones."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from fuzzgraph.kernel_models import routing
+from fuzzgraph.memory.side_requests import SESSION_CPU
+from fuzzgraph.targets.sglang.release import engine_module, has_module
+from fuzzgraph.targets.sglang.stubs.compiled_modules import Makers, compile_to_models
+
+__all__ = ["DISPATCHER", "MODULES", "RECORDER", "SETTINGS", "TOPK", "run_experts_as_on_cuda"]
+
+TOPK = "sglang.srt.layers.moe.topk"
+DISPATCHER = "sglang.srt.layers.moe.token_dispatcher.standard"
+SETTINGS = "sglang.srt.layers.moe.utils"
+RECORDER = "sglang.srt.eplb.expert_distribution"
+MODULES = (RECORDER, TOPK, SETTINGS)
+"""What `run_experts_as_on_cuda` needs loaded, beside a model's block of experts."""
+_FUSED = ("sglang.srt.layers.moe.moe_runner.triton_utils", "sglang.srt.layers.moe.fused_moe_triton")
+"""Where the fused experts lie, by release."""
+_SMALL = "sglang.kernels.ops.moe.moe_align_small_numel"
+_ACTIVATIONS = ("sglang.kernels.ops.activation.activation", "sglang.jit_kernel.activation")
+_MODELS: Makers = {
+    "ActivationKernel::run_activation": lambda _: routing.activation,
+    "ActivationKernel::run_activation_filtered": lambda _: routing.activation_filtered,
+}
+_COMPILED = (
+    "moe_sum_reduce_torch_compile",
+    "swiglu_gpt_oss_sigmoid_alpha",
+    "_swiglu_gpt_oss_sigmoid_alpha",
+)
+_POSTPROCESS = "_biased_grouped_topk_postprocess"
+
+
+def run_experts_as_on_cuda() -> None:
+    """Have the modules of this process take what a server with CUDA takes: its kernels in Triton,
+    models of the compiled ones, and torch's own code of what the compiler would have made."""
+    topk, fused, align = engine_module(TOPK), _fused("fused_moe"), _fused("moe_align_block_size")
+    for module in (topk, fused, align):
+        module._is_cuda = True
+    topk.topk_softmax, topk.fused_topk_deepseek = routing.topk_softmax, None
+    topk.mask_topk_ids = routing.mask_topk_ids
+    fused.silu_and_mul, fused.moe_sum_reduce = _activation(), routing.moe_sum_reduce
+    align.sgl_moe_align_block_size = routing.moe_align_block_size
+    if has_module(_SMALL):
+        small = engine_module(_SMALL)
+        align.SMALL_NUMEL_LIMIT = small.SMALL_NUMEL_LIMIT
+        align.moe_align_small_numel = small.moe_align_small_numel
+    _fused("fused_moe_triton_config").get_device_name = lambda *_: "CPU"
+    for module in map(engine_module, (RECORDER, DISPATCHER)):
+        if hasattr(module, "get_device"):  # it looks for an accelerator
+            module.get_device = lambda *_: str(SESSION_CPU)  # the device, not the host
+    for module, name in (*((fused, each) for each in _COMPILED), (topk, _POSTPROCESS)):
+        if hasattr(module, name):
+            setattr(module, name, inspect.unwrap(getattr(module, name)))
+
+
+def _fused(name: str) -> Any:
+    found = (f"{folder}.{name}" for folder in _FUSED)
+    return engine_module(next(filter(has_module, found)))
+
+
+def _activation() -> Any:
+    """The engine's own wrapper of what it compiles, from 0.5.11 on."""
+    wrapper = next(filter(has_module, _ACTIVATIONS), None)
+    if wrapper is None:
+        return routing.silu_and_mul
+    module = engine_module(wrapper)
+    compile_to_models(module, _MODELS)
+    return module.silu_and_mul
