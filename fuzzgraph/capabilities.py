@@ -40,6 +40,8 @@ _OTHERS: dict[str, tuple[Any, Any]] = {
     "page_numbers_per_draft": (0, 0),
     # The model's dtype where its KV is FP8: kernels that take FP8 queries give one; "" for any.
     "fp8_kv_beside": ("", ""),
+    # The model's dtype where its experts have LoRA adapters: kernels that take one; "" for any.
+    "lora_experts_dtype": ("", ""),
     # Pairs of `head_dim` and `v_head_dim` that kernels are built for; (0, 0) for any up to
     # `max_head_dim`. The first one is the simplest.
     "head_dims": (_ANY_HEAD_DIMS, _ANY_HEAD_DIMS),
@@ -222,6 +224,9 @@ def unsupported_setting(capabilities: Capabilities, config: EngineConfig) -> str
     beside = capabilities.fp8_kv_beside or config.dtype
     if config.kv_dtype != "auto" and config.dtype != beside:
         return f"dtype={config.dtype!r} with KV in {config.kv_dtype} is not driven, only {beside}"
+    of_experts = capabilities.lora_experts_dtype or config.dtype
+    if config.max_loras and config.num_experts and config.dtype != of_experts:
+        return f"dtype={config.dtype!r} with adapters of experts is not driven, only {of_experts}"
     if verifies_states(config) and not capabilities.recurrent_verify:
         return "recurrent_state in target_verify is not driven"
     interval, kept = config.state_track_interval, prompt_interval(capabilities, config.page_size)

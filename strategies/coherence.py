@@ -10,7 +10,7 @@ from fuzzgraph.case.config_rules import (
     WITHOUT_LAYER_TYPES,
     set_among,
 )
-from fuzzgraph.strategies.coherent_adapters import adapters
+from fuzzgraph.strategies.coherent_adapters import adapted_experts, adapters
 from fuzzgraph.strategies.coherent_drafts import (
     bound_draft,
     draft_branches,
@@ -145,8 +145,10 @@ def coherent(fields: Fields, can: Capabilities, draws: Draws, pins: Pins = ()) -
     if "attn_tp_size" not in dict(pins):
         ranks_that_share_drafts(fields, can, draws)
     adapters(fields, can, draws)
-    if can.experts and not can.loras:
+    if can.experts:
         experts(fields, can, pins, draws)
+    if can.loras:
+        adapted_experts(fields, can, pins, draws)
     _prefill_slots(fields, can, draws)
     _images(fields, can, pins, draws)
     two_batches(fields, can, draws)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import DIMENSIONS
-from fuzzgraph.strategies.config_features import Fields
+from fuzzgraph.strategies.config_features import Fields, Pins
 from fuzzgraph.strategies.draws import Draws
 
 
@@ -28,3 +28,27 @@ def adapters(fields: Fields, can: Capabilities, draws: Draws) -> None:
     may = can.adapted_embeddings and fields["max_loras"] and fields["dp_size"] == 1
     drawn = fields["adapted_embeddings"] or draws.percent("adapted_embeddings", 50)
     fields["adapted_embeddings"] = bool(may and drawn)
+
+
+def adapted_experts(fields: Fields, can: Capabilities, pins: Pins, draws: Draws) -> None:
+    """Experts whose weights adapters have too, in about half of the configs of a target that may
+    have them, all on one rank; shared outer adapters in half of these."""
+    for name in ("ep_size", "ep_rank", "expert_exchange", "expert_activation"):
+        fields[name] = DIMENSIONS[name].default
+    pinned = dict(pins)
+    if not can.experts or not fields["max_loras"] or fields["dp_size"] > 1:
+        fields["num_experts"] = DIMENSIONS["num_experts"].default
+    elif "num_experts" not in pinned:
+        fields["num_experts"] = draws.pick("num_experts", (0, 8, 4, 0, 16))
+    if not fields["num_experts"]:
+        for name in ("experts_per_token", "experts_shared_outer_loras"):
+            fields[name] = DIMENSIONS[name].default
+        return
+    fields["dtype"] = can.lora_experts_dtype or fields["dtype"]
+    each = 1 + draws.below("experts_per_token", can.max_experts_per_token)
+    shared_outer = can.experts_shared_outer_loras and draws.percent("experts_shared_outer_loras", 50)
+    drawn = {
+        "experts_per_token": min(each, fields["num_experts"]),
+        "experts_shared_outer_loras": shared_outer,
+    }
+    fields.update({name: value for name, value in drawn.items() if name not in pinned})

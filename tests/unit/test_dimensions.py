@@ -37,6 +37,7 @@ FOLLOWING = {"kv_pool_pages", "num_kv_heads", "v_head_dim", "spec_steps", "draft
     "lora_eviction",
     "pinned_loras",
     "adapted_embeddings",
+    "experts_shared_outer_loras",
     "image_len",
     "num_experts",
     "prefill_slots",

@@ -16,8 +16,9 @@ from fuzzgraph.case import EngineConfig
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.offline.patching import replaced_names
 from fuzzgraph.targets.sglang.backends.moe import MoeSession, MoeTarget
-from fuzzgraph.targets.sglang.experts_model import RECORDER, Family
+from fuzzgraph.targets.sglang.experts_model import Family
 from fuzzgraph.targets.sglang.release import engine_module
+from fuzzgraph.targets.sglang.stubs.fused_experts import RECORDER
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 from fuzzgraph.world import Batch
 

@@ -271,9 +271,8 @@ class LoraSession(TritonSession):
         return len(self._last_batch.input_ids) if self.ran_eagerly else self._padded_tokens(rows)
 
     def promised_outputs(self, mode: Mode) -> tuple[str, ...]:
-        own = () if mode == "idle" else (ADAPTED,)
-        if own and self._config.num_experts:
-            own = (*own, ADAPTED_EXPERTS)
+        experts = (ADAPTED_EXPERTS,) if self._config.num_experts else ()
+        own = () if mode == "idle" else (ADAPTED, *experts)
         of_ranks = () if self._ranks is None else (ADAPTED_OF_RANKS,)
         return (*super().promised_outputs(mode), *own, *of_ranks)
 

@@ -96,15 +96,13 @@ class LoraV2Target(LoraTarget):
 
     def __init__(self, name: str, mode: Literal["decode", "target_verify"] = "decode") -> None:
         super().__init__(name, "triton_v2", mode)
-        dtypes = (*self.capabilities.dtypes, _OF_EXPERTS)
         self.capabilities = self.capabilities.replace(
-            dtypes=dtypes, experts=True, max_experts_per_token=3, experts_shared_outer_loras=True
+            dtypes=(*self.capabilities.dtypes, _OF_EXPERTS),
+            experts=True,
+            lora_experts_dtype=_OF_EXPERTS,
+            max_experts_per_token=3,
+            experts_shared_outer_loras=True,
         )
-
-    def refused(self, config: EngineConfig) -> str | None:
-        if config.num_experts and config.dtype != _OF_EXPERTS:
-            return f"dtype={config.dtype!r}: experts with adapters have weights in {_OF_EXPERTS}"
-        return super().refused(config)
 
     def load(self) -> None:
         demand_release((0, 5, 23), "has no layers by triton_v2", self.name)
