@@ -7,6 +7,9 @@ from fuzzgraph.case import DIMENSIONS
 from fuzzgraph.strategies.config_features import Fields, Pins
 from fuzzgraph.strategies.draws import Draws
 
+_OPTIONS = ("experts_shared_outer_loras", "lora_use_virtual_experts")
+"""Of a server whose adapters have weights of experts."""
+
 
 def adapters(fields: Fields, can: Capabilities, draws: Draws) -> None:
     """Adapters for a target that has them; pinned ones in a third of its configs, weights of the
@@ -32,7 +35,7 @@ def adapters(fields: Fields, can: Capabilities, draws: Draws) -> None:
 
 def adapted_experts(fields: Fields, can: Capabilities, pins: Pins, draws: Draws) -> None:
     """Experts whose weights adapters have too, in about half of the configs of a target that may
-    have them, all on one rank; shared outer adapters in half of these."""
+    have them, all on one rank; each option in half of these."""
     for name in ("ep_size", "ep_rank", "expert_exchange", "expert_activation"):
         fields[name] = DIMENSIONS[name].default
     pinned = dict(pins)
@@ -41,14 +44,11 @@ def adapted_experts(fields: Fields, can: Capabilities, pins: Pins, draws: Draws)
     elif "num_experts" not in pinned:
         fields["num_experts"] = draws.pick("num_experts", (0, 8, 4, 0, 16))
     if not fields["num_experts"]:
-        for name in ("experts_per_token", "experts_shared_outer_loras"):
+        for name in ("experts_per_token", *_OPTIONS):
             fields[name] = DIMENSIONS[name].default
         return
     fields["dtype"] = can.lora_experts_dtype or fields["dtype"]
     each = 1 + draws.below("experts_per_token", can.max_experts_per_token)
-    shared_outer = can.experts_shared_outer_loras and draws.percent("experts_shared_outer_loras", 50)
-    drawn = {
-        "experts_per_token": min(each, fields["num_experts"]),
-        "experts_shared_outer_loras": shared_outer,
-    }
+    options = {name: bool(getattr(can, name) and draws.percent(name, 50)) for name in _OPTIONS}
+    drawn = {"experts_per_token": min(each, fields["num_experts"]), **options}
     fields.update({name: value for name, value in drawn.items() if name not in pinned})

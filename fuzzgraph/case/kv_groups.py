@@ -28,7 +28,7 @@ _FIRST_ALONE = (
     "candidate_blocks", "index_layer", "attention_chunk_size", "state_track_interval",
     "prefix_branches", "state_pool_size", "drafted_prompts", "dp_size", "dp_rank",
     "max_loras", "lora_eviction", "pinned_loras", "adapted_embeddings",
-    "experts_shared_outer_loras",
+    "experts_shared_outer_loras", "lora_use_virtual_experts",
     "num_experts", "experts_per_token", "expert_scoring", "expert_activation",
     "ep_size", "ep_rank", "expert_exchange",
     "virtual_pages", "later_stage", "two_batch_overlap", "drafted_blocks", "drafted_window",

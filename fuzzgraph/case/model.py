@@ -373,6 +373,12 @@ class EngineConfig(Record, frozen=True, kw_only=True):
     """Whether the experts of a layer have in common the sides of their adapters that meet the
     residual stream, see `fuzzgraph.adapted_experts`. Adapters of a model with experts have weights
     of these, too."""
+    lora_use_virtual_experts: Annotated[bool, Dimension(
+        needs=Switch("lora_use_virtual_experts"), resets_with="adapters",
+        label="virtual experts", group="features",
+    )] = False
+    """Whether kernels of experts see each expert of each adapter as an expert of its own, and so
+    run once for all adapters."""
     num_experts: Annotated[int, Dimension(
         bounds=(0, 512), needs=Switch("experts"), label="experts {}", group="features",
         carried_by=("topk_ids.0",),

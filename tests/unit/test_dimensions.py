@@ -38,6 +38,7 @@ FOLLOWING = {"kv_pool_pages", "num_kv_heads", "v_head_dim", "spec_steps", "draft
     "pinned_loras",
     "adapted_embeddings",
     "experts_shared_outer_loras",
+    "lora_use_virtual_experts",
     "image_len",
     "num_experts",
     "prefill_slots",

@@ -5,7 +5,8 @@ from __future__ import annotations
 from fuzzgraph.case.config_rules.refusal import refuse
 from fuzzgraph.case.model import DIMENSIONS, EngineConfig
 
-_OF_ADAPTERS = ("lora_eviction", "pinned_loras", "adapted_embeddings", "experts_shared_outer_loras")
+_OF_EXPERTS = ("experts_shared_outer_loras", "lora_use_virtual_experts")
+_OF_ADAPTERS = ("lora_eviction", "pinned_loras", "adapted_embeddings", *_OF_EXPERTS)
 
 
 def check_adapters(config: EngineConfig) -> None:
@@ -23,11 +24,12 @@ def check_adapters(config: EngineConfig) -> None:
                 f"config.{name}", value, "is that of a pool of adapters; got max_loras=0",
                 "Raise max_loras, or drop it.",
             )  # fmt: skip
-    if config.experts_shared_outer_loras and not config.num_experts:
-        refuse(
-            "config.experts_shared_outer_loras", True, "is that of experts; got num_experts=0",
-            "Raise num_experts, or drop it.",
-        )  # fmt: skip
+    for name in _OF_EXPERTS:
+        if getattr(config, name) and not config.num_experts:
+            refuse(
+                f"config.{name}", True, "is that of experts; got num_experts=0",
+                "Raise num_experts, or drop it.",
+            )  # fmt: skip
     if config.pinned_loras > config.max_loras:
         refuse(
             "config.pinned_loras",

@@ -33,6 +33,7 @@ from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.offline import fields as common
 from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu
 from fuzzgraph.targets.offline.package import call_with_known
+from fuzzgraph.targets.sglang.adapted_experts_model import FUSED
 from fuzzgraph.targets.sglang.adapted_model import (
     EMBEDDINGS,
     LINEAR,
@@ -51,8 +52,13 @@ from fuzzgraph.targets.sglang.experts_beside_ranks import around_modules
 from fuzzgraph.targets.sglang.forward_batch.gathered_tokens import load_model_runner, pad_for_all
 from fuzzgraph.targets.sglang.release import SGLANG, engine_module, has_module, is_before
 from fuzzgraph.targets.sglang.stubs.adapter_ranks import AdapterRanks, name_of
-from fuzzgraph.targets.sglang.stubs.fused_experts import SETTINGS
-from fuzzgraph.targets.sglang.stubs.loaded_adapters import LOADING, load_adapters
+from fuzzgraph.targets.sglang.stubs.fused_experts import (
+    MODULES,
+    SETTINGS,
+    align_adapters_as_on_cuda,
+    run_experts_as_on_cuda,
+)
+from fuzzgraph.targets.sglang.stubs.loaded_adapters import LOADING, MANAGER, load_adapters
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 from fuzzgraph.world import Batch
 
@@ -89,6 +95,8 @@ class LoraSession(TritonSession):
     """One manager of adapters and one decode runner with its captured graphs."""
 
     model_class = AdaptedModel
+    _experts = "triton"
+    """Who runs the experts, by `--moe-runner-backend`."""
     _ranks: AdapterRanks | None = None
     """All data-parallel ranks, where there are several."""
 
@@ -104,6 +112,8 @@ class LoraSession(TritonSession):
             "max_lora_rank": HIGHEST_RANK,
             "lora_eviction_policy": config.lora_eviction,
             "experts_shared_outer_loras": config.experts_shared_outer_loras,
+            "lora_use_virtual_experts": config.lora_use_virtual_experts,
+            **({"moe_runner_backend": self._experts} if config.num_experts else {}),
             **(_RETURNED if config.dp_size > 1 else {}),
         }
 
@@ -127,6 +137,13 @@ class LoraSession(TritonSession):
             )
         self._manager = load_adapters(self._config, runner, model, self._kernels)
         runner.lora_manager = self._manager
+        if self._config.num_experts:
+            call_with_known(
+                engine_module(MANAGER).init_lora_cuda_graph_moe_buffers,
+                model=self._manager.base_model,
+                lora_manager=self._manager,
+                dtype=runner.dtype,
+            )
         if self._ranks is not None:
             self._ranks.find_slots(self._slot_of)
         return triton_backend(runner)
@@ -297,6 +314,15 @@ class LoraSession(TritonSession):
         return found
 
 
+_EXPERT_EXCUSES = (
+    Excuse(
+        "*.topk_ids",
+        "live",
+        "sglang virtual_experts.py _fused_virtual_topk_ids: expert + slot * experts",
+        "experts of all slots, one slot behind another; " + _BY_SLOT,
+        only_with="lora_use_virtual_experts",
+    ),
+)
 _EXCUSES = (
     Excuse(
         "*.forward_batch.can_run_decode_cuda_graph",
@@ -311,6 +337,7 @@ _EXCUSES = (
 class LoraTarget(TritonTarget):
     """Layers with adapters on the sglang release that this process holds."""
 
+    excuses = (*EXCUSES, *_EXPERT_EXCUSES)
     session: type[LoraSession] = LoraSession
     also_stood_in_for: tuple[str, ...] = (
         "the number of cores",
@@ -330,18 +357,24 @@ class LoraTarget(TritonTarget):
             lora_evictions=("lru", "fifo"),
             pinned_loras=True,
             adapted_embeddings=True,
+            experts=True,
+            lora_experts_dtype="float16",
+            max_experts_per_token=3,
+            experts_shared_outer_loras=True,
+            lora_use_virtual_experts=True,
             **{**OF_ONE_RANK, **(DATA_RANKS if kernels == "triton" else {})},
         )
         if kernels == "triton":
             self.capabilities = self.capabilities.replace(modes=(mode, "idle"))
-            self.excuses = (*EXCUSES, *_EXCUSES)
+            self.excuses = (*self.excuses, *_EXCUSES)
             self.also_stood_in_for = (*self.also_stood_in_for, "what other ranks have")
 
     def refused(self, config: EngineConfig) -> str | None:
         if not config.max_loras:
             return "the server has LoRA enabled: max_loras must be 1 or more"
-        if config.adapted_embeddings and config.dp_size > 1:
-            return "adapted_embeddings beside data-parallel ranks is not driven"
+        for name in ("adapted_embeddings", "num_experts"):
+            if getattr(config, name) and config.dp_size > 1:
+                return f"{name} beside data-parallel ranks is not driven"
         return super().refused(config)
 
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> LoraSession:
@@ -353,7 +386,10 @@ class LoraTarget(TritonTarget):
             SGLANG.load(LINEAR, EMBEDDINGS, *LOADING, *(f"{_BACKENDS}.{each}" for each in _FILES))
             if self.capabilities.max_dp_size > 1:
                 self._load_ranks()
+            SGLANG.load(FUSED, *MODULES)
         if not torch.cuda.is_available():
+            run_experts_as_on_cuda()
+            align_adapters_as_on_cuda()
             for name in filter(has_module, _TUNED):
                 engine_module(name).get_device_name = lambda: "CPU"
 

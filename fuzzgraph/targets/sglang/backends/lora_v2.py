@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
@@ -23,10 +23,8 @@ from fuzzgraph.targets.offline.cuda_on_cpu import (
     cuda_on_cpu,
     tensors_claim_cuda,
 )
-from fuzzgraph.targets.sglang.adapted_experts_model import FUSED
 from fuzzgraph.targets.sglang.backends.lora import LoraSession, LoraTarget
 from fuzzgraph.targets.sglang.release import SGLANG, demand_release, engine_module
-from fuzzgraph.targets.sglang.stubs.fused_experts import MODULES, run_experts_as_on_cuda
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 from fuzzgraph.world import Batch
 
@@ -46,14 +44,10 @@ _GPU = torch.device("cuda", 0)
 class LoraV2Session(LoraSession):
     """One manager of adapters and one decode runner with its captured graphs."""
 
+    _experts = "lora_triton"
+
     def engine_runs(self, batch: Batch | None = None) -> contextlib.AbstractContextManager[None]:
         return cuda_on_cpu({**DEVICE, **STREAMS})
-
-    def _server_arguments(self, config: EngineConfig) -> Mapping[str, Any]:
-        arguments = super()._server_arguments(config)
-        return (
-            {**arguments, "moe_runner_backend": "lora_triton"} if config.num_experts else arguments
-        )
 
     def _open_backend(self, runner: ModelRunner) -> Any:
         engine_module(_EXPAND)._GEOMETRY.clear()  # tables that a server makes once
@@ -98,21 +92,17 @@ class LoraV2Target(LoraTarget):
         super().__init__(name, "triton_v2", mode)
         self.capabilities = self.capabilities.replace(
             dtypes=(*self.capabilities.dtypes, _OF_EXPERTS),
-            experts=True,
             lora_experts_dtype=_OF_EXPERTS,
-            max_experts_per_token=3,
-            experts_shared_outer_loras=True,
+            lora_use_virtual_experts=False,
         )
 
     def load(self) -> None:
         demand_release((0, 5, 23), "has no layers by triton_v2", self.name)
         super().load()
-        SGLANG.load(_BACKEND, *MODULES)
         with cuda_on_cpu({**DEVICE, **STREAMS}):
-            SGLANG.load(_EXPERTS, FUSED)
+            SGLANG.load(_BACKEND, _EXPERTS)
         if not torch.cuda.is_available():
             _choose_as_on_a_gpu()
-            run_experts_as_on_cuda()
 
 
 def _choose_as_on_a_gpu() -> None:

@@ -68,6 +68,7 @@ class UnoTarget(LoraTarget):
         self.about = "blocks drafted with an adapter and verified without, by Uno"
         self.capabilities = self.capabilities.replace(
             loras=False,
+            experts=False,
             draft_adapters=True,
             drafted_blocks=("none", "causal"),
             max_draft_tokens=8,

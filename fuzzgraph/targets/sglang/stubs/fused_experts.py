@@ -5,12 +5,20 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from fuzzgraph.kernel_models import routing
+from fuzzgraph.kernel_models import lora_alignment, routing
 from fuzzgraph.memory.side_requests import SESSION_CPU
 from fuzzgraph.targets.sglang.release import engine_module, has_module
 from fuzzgraph.targets.sglang.stubs.compiled_modules import Makers, compile_to_models
 
-__all__ = ["DISPATCHER", "MODULES", "RECORDER", "SETTINGS", "TOPK", "run_experts_as_on_cuda"]
+__all__ = [
+    "DISPATCHER",
+    "MODULES",
+    "RECORDER",
+    "SETTINGS",
+    "TOPK",
+    "align_adapters_as_on_cuda",
+    "run_experts_as_on_cuda",
+]
 
 TOPK = "sglang.srt.layers.moe.topk"
 DISPATCHER = "sglang.srt.layers.moe.token_dispatcher.standard"
@@ -31,6 +39,15 @@ _COMPILED = (
     "swiglu_gpt_oss_sigmoid_alpha",
     "_swiglu_gpt_oss_sigmoid_alpha",
 )
+_LORA_HOOKS = "sglang.srt.lora.lora_moe_runners"
+_LORA_ALIGNS = (
+    "sglang.kernels.ops.lora.moe.moe_lora_align",
+    "sglang.kernels.ops.moe.moe_lora_align",
+    "sglang.jit_kernel.moe_lora_align",
+)
+_LORA_MODELS: Makers = {
+    "MoeLoraAlignBlockSizeKernel::run": lambda _: lora_alignment.moe_lora_align_block_size,
+}
 _POSTPROCESS = "_biased_grouped_topk_postprocess"
 
 
@@ -70,3 +87,10 @@ def _activation() -> Any:
     module = engine_module(wrapper)
     compile_to_models(module, _MODELS)
     return module.silu_and_mul
+
+
+def align_adapters_as_on_cuda() -> None:
+    """Have the hooks of LoRA sort tokens as on a server with CUDA."""
+    module = engine_module(next(filter(has_module, _LORA_ALIGNS)))
+    compile_to_models(module, _LORA_MODELS)
+    engine_module(_LORA_HOOKS).moe_lora_align_block_size = module.moe_lora_align_block_size

@@ -21,9 +21,9 @@ from fuzzgraph.targets.sglang.release import engine_module
 from fuzzgraph.targets.sglang.stubs.adapter_ranks import name_of
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 
-_MANAGER = "sglang.srt.lora.lora_manager"
+MANAGER = "sglang.srt.lora.lora_manager"
 _REFS = "sglang.srt.lora.lora_registry"
-LOADING = (_REFS, _MANAGER)
+LOADING = (_REFS, MANAGER)
 """Modules that `load_adapters` needs."""
 
 
@@ -34,7 +34,7 @@ def load_adapters(
     `--lora-paths` has them loaded from files."""
     described = described_layers(config)
     manager = call_with_known(
-        engine_module(_MANAGER).LoRAManager,
+        engine_module(MANAGER).LoRAManager,
         base_model=model.open_layers(described),
         base_hf_config=described,
         max_loras_per_batch=most_adapters(config) + 1
