@@ -7,7 +7,7 @@ from typing import Any
 
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.ports import GraphEngine
-from fuzzgraph.targets.sglang.backends.lora import Kernels
+from fuzzgraph.targets.sglang.backends.lora import Kernels, LoraSession, LoraTarget
 from fuzzgraph.targets.sglang.backends.lora_v2 import LoraV2Session, LoraV2Target
 from fuzzgraph.targets.sglang.release import engine_module
 from tests.targets.sglang.changed_kernels import change_kernel
@@ -23,6 +23,10 @@ _SHRINKS = "sglang.kernels.ops.lora.common.lora_a"
 _EXPANDS = "sglang.kernels.ops.lora.moe.lora_b"
 _ACTIVATES = "sglang.kernels.ops.lora.moe.activation_delta"
 _SUMS = "sglang.kernels.ops.lora.moe.finalize"
+_VIRTUAL = "sglang.kernels.ops.lora.moe.virtual_experts"
+_HOOKS = "sglang.srt.lora.lora_moe_runners"
+_ONE_BY_ONE = "sglang.kernels.ops.lora.moe.fused_moe_lora_kernel"
+_INFO = "sglang.srt.lora.backend.base_backend:BaseLoRABackend"
 
 Plant = Callable[[Any], None]
 
@@ -43,6 +47,20 @@ def _opened(plant: Plant) -> Callable[[], LoraV2Target]:
 
     def target() -> LoraV2Target:
         made = LoraV2Target("sglang-lora-v2", "decode")
+        made.session = Planted
+        return made
+
+    return target
+
+
+def _opened_older(plant: Plant, kernels: Kernels = "triton") -> Callable[[], LoraTarget]:
+    class Planted(LoraSession):
+        def __init__(self, config: EngineConfig, graphs: GraphEngine, kernels: Kernels) -> None:
+            plant(self)
+            super().__init__(config, graphs, kernels)
+
+    def target() -> LoraTarget:
+        made = LoraTarget("sglang-lora", kernels)
         made.session = Planted
         return made
 
@@ -187,3 +205,46 @@ others_not_cleared = _opened(
         _keeps_old_experts,
     )
 )
+
+# Virtual experts
+
+virtual_side_by_side = _opened_older(_kernel(_VIRTUAL, "_fused_virtual_topk_ids_kernel",
+    "shifted = expert + safe_lora * num_experts_for_weight", "shifted = expert + safe_lora"
+))  # fmt: skip
+virtual_slot_before = _opened_older(_kernel(_VIRTUAL, "_fused_virtual_topk_ids_kernel",
+    "shifted = expert + safe_lora * num", "shifted = expert + (safe_lora ^ 1) * num"
+), "csgmv")  # fmt: skip
+routes_of_another_product = _opened_older(_line(_VIRTUAL, "_merged_experts_fused_moe_lora_add_impl",
+    "cache_key = (num_experts, shared_outer, block_size, id(adapter_enabled))",
+    "cache_key = block_size"))  # fmt: skip
+gates_a_for_up = _opened_older(_line(_HOOKS, "_add_lora_gate_up_delta",
+    "a_output_slices=2 if is_gated else 1", "a_output_slices=1"))  # fmt: skip
+virtual_not_weighted = _opened_older(_line(_HOOKS, "_add_lora_down_delta",
+    """token_lora_mapping=token_lora_mapping,
+            mul_routed_weight=True""",
+    """token_lora_mapping=token_lora_mapping,
+            mul_routed_weight=False"""))  # fmt: skip
+
+# One adapter after another
+
+one_gates_a_for_up = _opened_older(_line(_HOOKS, "_add_lora_gate_up_delta",
+    "gate_up_a[:, :, r : 2 * r, :]", "gate_up_a[:, :, :r, :]"))  # fmt: skip
+one_not_weighted = _opened_older(_line(_HOOKS, "_add_lora_down_delta",
+    """expand_split_k=1,
+            mul_routed_weight=True""",
+    """expand_split_k=1,
+            mul_routed_weight=False"""))  # fmt: skip
+weights_of_the_first_slot = _opened_older(_kernel(_ONE_BY_ONE, "_fused_moe_lora_kernel",
+    "+ lora_id * stride_bl", "+ 0 * stride_bl"))  # fmt: skip
+weights_of_the_first_expert = _opened_older(_kernel(_ONE_BY_ONE, "_fused_moe_lora_kernel",
+    "+ expert_id * stride_be", "+ 0 * stride_be"), "csgmv")  # fmt: skip
+places_of_the_slot_before = _opened_older(_kernel(_ONE_BY_ONE, "_fused_moe_lora_kernel",
+    "token_ind = stride_tl * lora_id + offs_token_id",
+    "token_ind = stride_tl * (lora_id ^ 1) + offs_token_id"))  # fmt: skip
+merged_segments = _opened_older(_line(_INFO, "_add_moe_lora_info",
+    """batch_info.req_seg_indptr is not None
+        or batch_info.req_weight_indices is not None""",
+    "False"), "csgmv")  # fmt: skip
+first_blocks_alone = _opened_older(_line(_HOOKS, "_compute_lora_alignment",
+    "int(max_num_tokens_padded),\n            int(max_num_m_blocks),\n            sorted",
+    "int(max_num_tokens_padded),\n            1,\n            sorted"))  # fmt: skip

@@ -16,7 +16,9 @@ from tests.targets.sglang.test_lora import (
     FEWER_SEGMENTS,
     MIXED,
     REPLACED,
+    TARGETS,
     V2,
+    VERIFIES,
     _case,
     _step,
     _verified,
@@ -85,11 +87,79 @@ def test_so_has_each_draft(workers: Workers, layout: dict[str, Any]) -> None:
     assert found(workers, NEWEST, of, f"{V2}-verify") == set()
 
 
+# Older kernels, which take float16: all adapters at once, or one after another.
+OLDER = {"dtype": "float16"}
+VIRTUAL = {**OLDER, "lora_use_virtual_experts": True}
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@by_layout
+@pytest.mark.parametrize(
+    "of",
+    [MIXED, TAKE_TURNS, ABOVE],
+    ids=["mixed", "turns", "above"],
+)
+@pytest.mark.parametrize(
+    ("version", "target"),
+    [
+        ("0.5.16", TARGETS[0]),
+        ("0.5.19", TARGETS[0]),
+        ("0.5.21", TARGETS[1]),
+        (NEWEST, TARGETS[0]),
+        (NEWEST, TARGETS[1]),
+    ],
+)
+def test_older_kernels_apply_one_adapter_after_another(
+    workers: Workers, version: str, target: str, of: Case, layout: dict[str, Any]
+) -> None:
+    assert found(workers, version, _with_experts(of, **OLDER, **layout), target) == set()
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@by_layout
+@pytest.mark.parametrize("of", [MIXED, ALONE, ABOVE], ids=["mixed", "alone", "above"])
+@pytest.mark.parametrize("target", TARGETS)
+def test_older_kernels_take_all_adapters_for_virtual_experts(
+    workers: Workers, target: str, of: Case, layout: dict[str, Any]
+) -> None:
+    assert found(workers, NEWEST, _with_experts(of, **VIRTUAL, **layout), target) == set()
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", [OLDER, VIRTUAL], ids=["one by one", "virtual"])
+@pytest.mark.parametrize("target", VERIFIES)
+def test_so_they_do_for_each_draft(workers: Workers, target: str, settings: dict[str, Any]) -> None:
+    assert found(workers, NEWEST, _with_experts(_verified(MIXED), **settings), target) == set()
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize("version", ["0.5.16", "0.5.19", "0.5.22"])
+def test_virtual_experts_have_the_gates_a_for_up_until_0_5_23(
+    workers: Workers, version: str
+) -> None:
+    """See reports/findings/sglang-lora-virtual-experts.md."""
+    assert _GIVES in found(workers, version, _with_experts(MIXED, **VIRTUAL), TARGETS[0])
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+def test_releases_before_0_5_16_do_not_run_them(workers: Workers) -> None:
+    of = _with_experts(MIXED, **OLDER)
+    assert workers.skipped("0.5.13", of, TARGETS[0]) == "num_experts=8 is not driven"
+
+
 _GIVES = ("computes", "lora_experts")
 _NO_GRAPH = "bfloat16, device(type='cpu'), 0)]"
 """The last part of the name of memory that batches without a graph compute in."""
 _TWO = _with_experts(MIXED)
 _SHARED = _with_experts(MIXED, experts_shared_outer_loras=True)
+_AT_ONCE = _with_experts(MIXED, **VIRTUAL)
+_SHARED_AT_ONCE = _with_experts(MIXED, experts_shared_outer_loras=True, **VIRTUAL)
+_IN_TURN = _with_experts(MIXED, **OLDER)
 
 
 @pytest.mark.sglang
@@ -127,6 +197,18 @@ _SHARED = _with_experts(MIXED, experts_shared_outer_loras=True)
         ("up_behind_its_rank", _TWO, _GIVES),
         ("experts_one_on", _TWO, _GIVES),
         ("others_not_cleared", _with_experts(TAKE_TURNS), _GIVES),
+        ("virtual_side_by_side", _AT_ONCE, _GIVES),
+        ("virtual_slot_before", _AT_ONCE, _GIVES),
+        ("routes_of_another_product", _SHARED_AT_ONCE, _GIVES),
+        ("gates_a_for_up", _AT_ONCE, _GIVES),
+        ("virtual_not_weighted", _AT_ONCE, _GIVES),
+        ("one_gates_a_for_up", _IN_TURN, _GIVES),
+        ("one_not_weighted", _IN_TURN, _GIVES),
+        ("weights_of_the_first_slot", _IN_TURN, _GIVES),
+        ("weights_of_the_first_expert", _IN_TURN, _GIVES),
+        ("places_of_the_slot_before", _IN_TURN, _GIVES),
+        ("merged_segments", _IN_TURN, _GIVES),
+        ("first_blocks_alone", _IN_TURN, _GIVES),
     ],
 )
 def test_a_planted_bug_is_found(
@@ -141,7 +223,17 @@ def test_a_planted_bug_is_found(
     ("target", "settings", "said"),
     [
         (V2, {"num_experts": 4}, "dtype='float32' with adapters of experts is not driven"),
-        ("sglang-lora", {"num_experts": 4}, "num_experts=4 is not driven"),
+        (TARGETS[0], {"num_experts": 4}, "dtype='float32' with adapters of experts is not driven"),
+        (
+            TARGETS[0],
+            {"num_experts": 4, "dtype": "float16", "dp_size": 2, "ep_size": 2},
+            "num_experts beside data-parallel ranks is not driven",
+        ),
+        (
+            V2,
+            {"num_experts": 4, "dtype": "bfloat16", "lora_use_virtual_experts": True},
+            "lora_use_virtual_experts=True is not driven",
+        ),
     ],
 )
 def test_configs_that_the_targets_do_not_have_are_refused(

@@ -76,6 +76,8 @@ _BY_SLOT = (
     "which slot an adapter lies in follows from those loaded before; outputs tell a wrong one"
 )
 _LEAVES = "sglang --lora-eviction-policy; mem_pool.py prepare_lora_batch: pinned adapters stay"
+_EXPERTS_SINCE = (0, 5, 16)
+"""The oldest release on which adapters of experts were driven."""
 _ROOM_FOR_ALL = (0, 5, 14)
 """From this release on csgmv's graphs go through all segments that a batch may have."""
 _HELD = (
@@ -143,6 +145,7 @@ class LoraSession(TritonSession):
                 model=self._manager.base_model,
                 lora_manager=self._manager,
                 dtype=runner.dtype,
+                server_args=runner.server_args,
             )
         if self._ranks is not None:
             self._ranks.find_slots(self._slot_of)
@@ -322,6 +325,15 @@ _EXPERT_EXCUSES = (
         "experts of all slots, one slot behind another; " + _BY_SLOT,
         only_with="lora_use_virtual_experts",
     ),
+    *(
+        Excuse(
+            f"moe_lora_align_block_size.{name}",
+            "live",
+            _SLOTS,
+            "of slots; " + _BY_SLOT,
+        )
+        for name in ("req_to_lora", "adapter_enabled")
+    ),
 )
 _EXCUSES = (
     Excuse(
@@ -386,12 +398,21 @@ class LoraTarget(TritonTarget):
             SGLANG.load(LINEAR, EMBEDDINGS, *LOADING, *(f"{_BACKENDS}.{each}" for each in _FILES))
             if self.capabilities.max_dp_size > 1:
                 self._load_ranks()
-            SGLANG.load(FUSED, *MODULES)
+            self._load_experts()
+        if not torch.cuda.is_available():
+            for name in filter(has_module, _TUNED):
+                engine_module(name).get_device_name = lambda: "CPU"
+
+    def _load_experts(self) -> None:
+        if is_before(_EXPERTS_SINCE):
+            self.capabilities = self.capabilities.replace(
+                experts=False, experts_shared_outer_loras=False, lora_use_virtual_experts=False
+            )
+            return
+        SGLANG.load(FUSED, *MODULES)
         if not torch.cuda.is_available():
             run_experts_as_on_cuda()
             align_adapters_as_on_cuda()
-            for name in filter(has_module, _TUNED):
-                engine_module(name).get_device_name = lambda: "CPU"
 
     def _load_ranks(self) -> None:
         """Kernels that serve data-parallel ranks say so, from 0.5.21 on at the latest."""
