@@ -76,6 +76,7 @@ _BY_SLOT = (
     "which slot an adapter lies in follows from those loaded before; outputs tell a wrong one"
 )
 _LEAVES = "sglang --lora-eviction-policy; mem_pool.py prepare_lora_batch: pinned adapters stay"
+SORTS = "what sorts tokens by expert (a model)"
 _EXPERTS_SINCE = (0, 5, 16)
 """The oldest release on which adapters of experts were driven."""
 _ROOM_FOR_ALL = (0, 5, 14)
@@ -355,6 +356,7 @@ class LoraTarget(TritonTarget):
         "the number of cores",
         "files of adapters",
         "the device's name",
+        SORTS,
     )
 
     def __init__(

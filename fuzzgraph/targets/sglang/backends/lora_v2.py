@@ -24,6 +24,7 @@ from fuzzgraph.targets.offline.cuda_on_cpu import (
     tensors_claim_cuda,
 )
 from fuzzgraph.targets.sglang.backends.lora import LoraSession, LoraTarget
+from fuzzgraph.targets.sglang.excuses.decode import EXCUSES
 from fuzzgraph.targets.sglang.release import SGLANG, demand_release, engine_module
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 from fuzzgraph.world import Batch
@@ -86,6 +87,7 @@ class LoraV2Target(LoraTarget):
     """Layers with adapters on the sglang release that this process holds."""
 
     session = LoraV2Session
+    excuses = EXCUSES
     also_stood_in_for = (*LoraTarget.also_stood_in_for, "streams beside the base layer")
 
     def __init__(self, name: str, mode: Literal["decode", "target_verify"] = "decode") -> None:

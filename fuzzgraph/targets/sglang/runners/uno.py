@@ -27,7 +27,7 @@ from fuzzgraph.targets.offline import fields as common
 from fuzzgraph.targets.offline.cuda_on_cpu import DEVICE, STREAMS, cuda_on_cpu
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.attention_model import in_forward_context
-from fuzzgraph.targets.sglang.backends.lora import LoraSession, LoraTarget
+from fuzzgraph.targets.sglang.backends.lora import SORTS, LoraSession, LoraTarget
 from fuzzgraph.targets.sglang.backends.triton import TritonSession
 from fuzzgraph.targets.sglang.excuses.blocks import UNO_EXCUSES
 from fuzzgraph.targets.sglang.release import SGLANG, demand_release, engine_module
@@ -62,6 +62,7 @@ class UnoTarget(LoraTarget):
     """Uno's runner of the sglang release that this process holds."""
 
     excuses = UNO_EXCUSES
+    also_stood_in_for = tuple(what for what in LoraTarget.also_stood_in_for if what != SORTS)
 
     def __init__(self, name: str) -> None:
         super().__init__(name, "uno_cublas", "target_verify")
