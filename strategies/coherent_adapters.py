@@ -34,7 +34,7 @@ def adapters(fields: Fields, can: Capabilities, draws: Draws) -> None:
 
 
 def adapted_experts(fields: Fields, can: Capabilities, pins: Pins, draws: Draws) -> None:
-    """Experts whose weights adapters have too, in about half of the configs of a target that may
+    """Experts whose weights adapters have too, in three of five configs of a target that may
     have them, all on one rank; each option in half of these."""
     for name in ("ep_size", "ep_rank", "expert_exchange", "expert_activation"):
         fields[name] = DIMENSIONS[name].default

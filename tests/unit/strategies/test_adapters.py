@@ -53,6 +53,24 @@ def test_every_drawn_case_is_coherent() -> None:
         validate(case)
 
 
+def test_many_cases_have_adapters_of_experts_where_a_target_may() -> None:
+    can = CAN.replace(
+        experts=True,
+        dtypes=("float32", "bfloat16"),
+        lora_experts_dtype="bfloat16",
+        max_experts_per_token=3,
+        experts_shared_outer_loras=True,
+        lora_use_virtual_experts=True,
+    )
+    configs = [case.config for case in drawn(can)]
+    having = [config for config in configs if config.num_experts]
+    assert 60 < len(having) < 240
+    assert {config.dtype for config in having} == {"bfloat16"}
+    for name in ("experts_shared_outer_loras", "lora_use_virtual_experts"):
+        assert 0.2 < sum(getattr(config, name) for config in having) / len(having) < 0.8
+    assert {config.experts_per_token for config in having} == {1, 2, 3}
+
+
 def test_a_target_without_them_gets_none() -> None:
     for case in drawn(CAN.replace(loras=False), 100):
         assert not case.config.max_loras
