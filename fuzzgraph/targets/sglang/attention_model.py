@@ -198,6 +198,11 @@ class AttentionModel:
         return tuple(found[number] for number in self._in_order)
 
     @property
+    def companions(self) -> tuple[Any, ...]:
+        """Beside each of `layers` the one that attends to its expanded rows; None without one."""
+        return (None,) * len(self.layers)
+
+    @property
     def _in_order(self) -> list[int]:
         """Which of `case.attention_layers` a model computes one after the other."""
         return sorted(range(len(self._places)), key=self._places.__getitem__)
@@ -355,7 +360,8 @@ class Body(torch.nn.Module):
     @property
     def layers(self) -> list[Stub]:
         """Where an engine finds the layers of a model."""
-        return [Stub(self_attn=Stub(attn=layer)) for layer in self.attention.layers]
+        pairs = zip(self.attention.layers, self.attention.companions, strict=True)
+        return [Stub(self_attn=Stub(attn=layer, attn_mha=other)) for layer, other in pairs]
 
     def forward(
         self,

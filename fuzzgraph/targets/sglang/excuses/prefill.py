@@ -77,3 +77,33 @@ FULL_PREFILL_EXCUSES: tuple[Excuse, ...] = (
         where_unread=True,
     ),
 )
+
+_CAPTURED_BATCH = (
+    "sglang prefill_cuda_graph_runner.py _prepare_chunked_prefix_replay: the batch of the capture, "
+    "with prefixes of this step"
+)
+_NO_HOOK = "the backend prepares nothing there (base_attn_backend.py); kernels read the buffers"
+_CHUNKS = (
+    "sglang prefill_cuda_graph_runner.py _resolve_prefix_chunk_shape: a graph's chunks are of its "
+    "slots; a batch without a graph has fewer and longer ones (get_max_chunk_capacity)"
+)
+_EACH_CHUNK = "which keys each chunk has is judged by the output that is merged of all"
+
+LATENT_PREFILL_EXCUSES: tuple[Excuse, ...] = (
+    *FULL_PREFILL_EXCUSES,
+    *(
+        Excuse(
+            "*.prepare_full_cuda_graph_chunked_prefix.forward_batch.*",
+            rule,
+            _CAPTURED_BATCH,
+            _NO_HOOK,
+            where_unread=True,
+        )
+        for rule in ("live", "form", "kind", "missing", "fits")
+    ),
+    *(
+        Excuse("flash_attn_varlen_func*", rule, _CHUNKS, _EACH_CHUNK)
+        for rule in ("live", "meaning")
+    ),
+    *(Excuse(f"*.forward.{name}", "form", _CHUNKS, _EACH_CHUNK) for name in "kv"),
+)

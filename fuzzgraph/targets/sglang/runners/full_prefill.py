@@ -164,6 +164,8 @@ class FullPrefillSession(PrefillSession):
     compared_at_capture = (COUNT,)
 
     ranks_since = (0, 5, 19)
+    on = FA3
+    """The backend of attention."""
 
     def __init__(self, config: EngineConfig, graphs: GraphEngine, kind: PrefillKind) -> None:
         if is_before(_SECOND) and (config.page_size > 1 or config.swa_window):
@@ -178,7 +180,7 @@ class FullPrefillSession(PrefillSession):
         return cuda_server()
 
     def _open_backend(self, runner: ModelRunner) -> Any:
-        return open_backend(FA3, runner)
+        return open_backend(self.on, runner)
 
     def promised_outputs(self, mode: Mode) -> tuple[str, ...]:
         if mode == "idle":

@@ -164,6 +164,11 @@ class PrefillRunnerDriver:
         return found
 
     @property
+    def prefix_chunks(self) -> Any:
+        """What graphs read of chunks of what is cached; None where they hold none."""
+        return getattr(self._engine, "_prefix_capture_buffers", None)
+
+    @property
     def most_padding(self) -> int:
         """Times its tokens that a batch may be padded to; 0 where the engine has no such bound."""
         return int(getattr(self._module, "_MAX_PREFILL_CUDA_GRAPH_PADDING_FACTOR", 0))
@@ -200,12 +205,13 @@ class PrefillRunnerDriver:
 
 def _describe_model(runner: ModelRunner, config: EngineConfig) -> None:
     """What a prefill runner asks of its model runner beyond what a decode runner does."""
-    layers = [layer.self_attn.attn for layer in runner.model.model.layers]
+    attended = [layer.self_attn for layer in runner.model.model.layers]
+    layers = [each.attn for each in attended]
     described: dict[str, Any] = {
         "attention_layers": layers,
         "moe_layers": [None] * len(layers),
         "moe_fusions": [None] * len(layers),
-        "mha_companion_layers": [None] * len(layers),
+        "mha_companion_layers": [each.attn_mha for each in attended],
         "dsa_indexers": None,
         "is_multimodal": config.image_len > 0,
         "is_generation": True,
