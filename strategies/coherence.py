@@ -19,6 +19,7 @@ from fuzzgraph.strategies.coherent_drafts import (
     drafted_prompts,
     ngram_drafts,
     sampling,
+    usual_steps,
     whole_blocks,
 )
 from fuzzgraph.strategies.coherent_pooling import pooled_blocks
@@ -105,7 +106,7 @@ def coherent(fields: Fields, can: Capabilities, draws: Draws, pins: Pins = ()) -
         if fields["swa_window"]:  # only drafts of one branch attend
             fields["spec_topk"] = 1
         bound_draft(fields)
-        fields["spec_steps"] = max(fields["spec_steps"], can.min_spec_steps)
+        usual_steps(fields, can)
     room = fields["draft_tokens"] + 1 if speculates else max(2, can.min_seq_len)
     fields["max_context_len"] = max(fields["max_context_len"], min(room, can.max_context_len))
     fields["draft_tokens"] = min(fields["draft_tokens"], fields["max_context_len"])

@@ -95,6 +95,15 @@ def draft_window(fields: Fields, can: Capabilities, draws: Draws) -> None:
         fields["draft_sink_size"] = draws.pick("draft_sink_size", (0, 1, 0, 2, 0, 3))
 
 
+def usual_steps(fields: Fields, can: Capabilities) -> None:
+    """One step in a third of the drafts that would have one, for a target whose steps share what
+    they read."""
+    # By sizes that every case draws, so that both kinds come as often as said.
+    drawn = fields["max_context_len"] + max(fields["capture_bs"], default=0)
+    if drawn % 3:
+        fields["spec_steps"] = max(fields["spec_steps"], can.usual_spec_steps)
+
+
 def bound_draft(fields: Fields) -> None:
     """Fewer branches, then fewer steps, until what a draft gathers is within its bound."""
     keys = fields["max_context_len"] * fields["num_q_heads"] * fields["head_dim"]

@@ -265,19 +265,6 @@ def test_the_last_accepted_token_of_each_row_is_selected() -> None:
     assert select_index(extend_batch_of(2, 0, 3), 3).tolist() == [1, 3, 8]
 
 
-def test_drafts_of_one_step_are_not_drawn_for_flashinfer() -> None:
-    configs = [
-        swarm_config(open_target("sglang-flashinfer-draft").capabilities, CI, number)
-        for number in range(40)
-    ]
-    assert {config.spec_steps for config in configs} == {2, 3}
-
-
-def test_a_draft_of_one_step_has_no_backend() -> None:
-    reason = open_target("sglang-flashinfer-draft").unsupported(EngineConfig(modes=("draft",)))
-    assert reason == "spec_steps=1: the last step of a draft has no backend"
-
-
 @pytest.mark.parametrize(
     "target",
     ["eagle-draft", "eagle-draft-extend", "frozen-kv-mtp", "multi-layer-draft-extend"],

@@ -58,15 +58,13 @@ class MultiStepDraftTarget(DraftTarget):
         self._backend = backend
         self.capabilities = self.capabilities.replace(
             seq_len_fill_values=(1,),
-            min_spec_steps=2,
+            usual_spec_steps=2,
             draft_windows=True,
             swa_window=False,
             draft_branches=("apart", "chosen"),
         )
 
     def refused(self, config: EngineConfig) -> str | None:
-        if config.spec_steps < 2:
-            return "spec_steps=1: the last step of a draft has no backend"
         refused = super().refused(config) or refused_capture_sizes(config)
         return refused or refused_latent_row(config) or self._backend.refuses(config)
 

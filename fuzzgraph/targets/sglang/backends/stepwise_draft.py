@@ -78,7 +78,7 @@ class StepwiseDraftTarget(MultiStepDraftTarget):
         self.capabilities = decodes.capabilities.replace(
             modes=own.modes,
             max_spec_steps=own.max_spec_steps,
-            min_spec_steps=own.min_spec_steps,
+            usual_spec_steps=own.usual_spec_steps,
             max_spec_topk=1,
             max_draft_tokens=own.max_draft_tokens,
             seq_len_fill_values=own.seq_len_fill_values,

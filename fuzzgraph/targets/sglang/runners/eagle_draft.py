@@ -101,7 +101,16 @@ for its prefix cache."""
 _NO_GRAPH = "sglang draft-extend runner, can_run: a rank has more rows than the largest graph"
 """Of steps that are padded behind their metadata, whose sizes are those of the batch alone."""
 
+_NO_DRAFTS = "eagle_worker_v2.py captures no drafts with --speculative-num-steps 1"
+"""Of a server whose model runs at no step of a draft: its first token is what an extend gave."""
+
 _KINDS = (DRAFT, DRAFT_EXTEND, FROZEN, MULTI_LAYER)
+
+
+def _attends(config: EngineConfig) -> bool:
+    """Whether a draft's steps do: several branches whose keys lie apart attend in two parts, of
+    which the second takes its slots as a server with one step more lays them out."""
+    return config.spec_topk == 1 or config.draft_branches == "chosen"
 
 
 class DraftTarget(SglangTarget):
@@ -142,6 +151,8 @@ class DraftTarget(SglangTarget):
             return f"spec_topk={config.spec_topk} is not driven, only {self._kind.max_topk}"
         if self._kind is DRAFT and config.swa_window and config.spec_topk > 1:
             return f"swa_window={config.swa_window} with several branches, which do not attend"
+        if self._kind is DRAFT and config.spec_steps == 1 and not _attends(config):
+            return f"spec_topk={config.spec_topk} with spec_steps=1: {_NO_DRAFTS}"
         return None
 
     def unserved(self, config: EngineConfig) -> str | None:
@@ -247,10 +258,8 @@ class DraftSession(DecodeSession):
         return {"speculative_num_steps": steps, "speculative_num_draft_tokens": steps + 1}
 
     def _computes(self, config: EngineConfig) -> bool:
-        """Whether the draft model attends: a draft of several branches attends in two parts, of
-        which the second takes its slots as a server with one step more lays them out."""
-        attends = config.spec_topk == 1 or config.draft_branches == "chosen"
-        return self._kind in _ATTENDED and attends
+        """Whether the draft model attends."""
+        return self._kind in _ATTENDED and _attends(config)
 
     @contextlib.contextmanager
     def engine_runs(self, batch: Batch | None = None) -> Iterator[None]:
