@@ -21,6 +21,7 @@ from fuzzgraph.recurrent_layers import (
     gated_convolution,
     mamba2,
 )
+from fuzzgraph.recurrent_layers.draft_paths import by_path, kept_places
 from fuzzgraph.recurrent_layers.short_convolution import CONV_WIDTH
 from fuzzgraph.world import Batch, IntArray
 
@@ -55,6 +56,8 @@ class StatePlane:
     """Tokens that a convolution sees, its own included, where the tensor keeps its inputs."""
     scale: float = 0.0
     """Numbers below it may be as far off as one of this size."""
+    trees: bool = False
+    """Whether drafts that a step verifies are in trees."""
 
     def taken(self, now: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
         """What must be there: `now` where it is as good as `wanted`, or nobody says."""
@@ -92,6 +95,14 @@ class CommittedStates(StatePlane):
     """The same in an engine that puts the state behind the last token that stays of a verify into
     the request's slot when the step ends. Source: sglang hybrid_linear_attn_backend.py
     `update_mamba_state_after_mtp_verify`."""
+
+    def after(self, batch: Batch) -> StateRows:
+        if not self.trees or batch.tree_parents is None:
+            return super().after(batch)
+        drafts = kept_places(batch)
+        lens = batch.positions[drafts] + 1
+        values = self.values(self.content, by_path(batch), drafts, lens)
+        return StateRows(np.arange(batch.raw_bs), batch.state_slots, values)
 
     def _ends(self, batch: Batch) -> IntArray:
         return batch.stayed_lens
@@ -347,7 +358,8 @@ def _planes_of_layer(
             scale = 0.0
             if rings and kept.shape:
                 rounding, scale = max(rounding, _RING_ROUNDING), _RING_SCALE
-            yield kind(plane, content, values, rounding, kept.taps, scale)
+            trees = config.spec_topk > 1
+            yield kind(plane, content, values, rounding, kept.taps, scale, trees)
 
 
 def _ring_planes(

@@ -41,7 +41,7 @@ class Conflict:
     programs: tuple[int, int]
     places: int
     same_value: bool
-    """Whether every write left what was there in the end."""
+    """Whether every write left what was there in the end, or the last one of each program."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -262,15 +262,24 @@ class _Meeting:
         return np.repeat(same, counts)
 
     def _same_value(self) -> bool:
-        """Whether all plain writes to the raced places agree with what is there now."""
+        """Whether all plain writes to the raced places agree with what is there now.
+
+        Of several writes of one program the last has to, where nothing reads such a place: a launch
+        ends with the last write of some program, whatever the order of programs.
+        """
         # False where that is not known: for atomics, partial writes and stores outside their view.
-        wanted = self.place
-        for event in self.cluster:
+        read = not all(self.cluster[number].writes for number in np.unique(self.number))
+        programs = int(self.program.max()) + 1
+        later = np.zeros(0, dtype=np.int64)
+        for event in reversed(self.cluster):
             if event.writes:
                 if event.values is None or event.now is None or event.size != self.places.unit:
                     return False
-                where, _ = self.places.of(event)
-                kept = np.isin(where, wanted)
-                if (event.now()[kept] != event.values[kept]).any():
+                where, by = self.places.of(event)
+                kept = np.isin(where, self.place)
+                written = where * programs + by
+                last = kept if read else kept & ~np.isin(written, later)
+                if (event.now()[last] != event.values[last]).any():
                     return False
+                later = np.concatenate((later, written[kept]))
         return True

@@ -34,6 +34,7 @@ from fuzzgraph.recurrent_layers.channel_decay import channel_outputs
 from fuzzgraph.recurrent_layers.decayed_attention import linear_outputs
 from fuzzgraph.recurrent_layers.delta_recurrence import LONGEST_ROW
 from fuzzgraph.recurrent_layers.delta_rule import delta_outputs
+from fuzzgraph.recurrent_layers.draft_paths import by_path
 from fuzzgraph.recurrent_layers.gated_convolution import gated_conv_outputs
 from fuzzgraph.recurrent_layers.mamba2 import recurrent_outputs
 from fuzzgraph.reference.attention import attended_layers
@@ -125,7 +126,9 @@ def expected(
         outputs["state"] = content_for(config).state_rows(batch, after=True).double()
         for number in range(recurrent_layers(config)):
             name = output_of("recurrent", number)
-            outputs[name] = recurrent_outputs(content_for(config, number), batch)
+            outputs[name] = recurrent_outputs(
+                content_for(config, number), _of_states(batch, config)
+            )
         outputs |= _rounded_outputs(batch, config, torch.float64, promised)
     if (config.max_loras or config.draft_adapter) and batch.mode != "draft":
         outputs |= _adapted(batch, config, torch.float64)
@@ -211,12 +214,19 @@ def _rounded_outputs(
     promised: Collection[str] | None = None,
 ) -> dict[str, torch.Tensor]:
     """Layers whose outputs the dtype rounds: those that are promised."""
+    batch = _of_states(batch, config)
     return {
         output_of(name, number): outputs(content_for(config, number), batch, dtype)
         for name, (longest, outputs) in _ROUNDED.items()
         for number in range(recurrent_layers(config))
         if config.max_context_len <= longest and (promised is None or name in promised)
     }
+
+
+def _of_states(batch: Batch, config: EngineConfig) -> Batch:
+    """A step as layers with a state see it: drafts in a tree go on from their parents."""
+    trees = config.spec_topk > 1 and batch.tree_parents is not None
+    return by_path(batch) if trees else batch
 
 
 def _behind_attention(

@@ -45,6 +45,18 @@ def test_a_race_in_which_all_write_the_same_says_so() -> None:
     assert "(1 element, all of the same value; " in str(race)
 
 
+def test_a_race_in_which_all_write_the_same_at_last_says_so() -> None:
+    out = torch.zeros(1, dtype=torch.int32)
+    (race,), _ = races(lambda: planted.same_value_at_last[(4,)](out, READS=False))
+    assert race.same_value and out.tolist() == [5]
+
+
+def test_a_value_in_between_that_is_read_does_not_say_so() -> None:
+    out = torch.zeros(5, dtype=torch.int32)
+    (race,), _ = races(lambda: planted.same_value_at_last[(4,)](out, READS=True))
+    assert not race.same_value
+
+
 def test_a_race_of_different_values_does_not_say_so() -> None:
     out = torch.zeros(4, dtype=torch.int32)
     (race,), _ = races(lambda: planted.same_place[(6,)](out, STRIDE=2))

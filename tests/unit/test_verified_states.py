@@ -132,10 +132,9 @@ def test_a_batch_of_decodes_has_no_more_than_one_state() -> None:
     assert batch.own_state_slots.tolist() == batch.state_slots.tolist()
 
 
-@pytest.mark.parametrize("settings", [{"spec_topk": 2}, {"modes": ("decode", "target_verify")}])
-def test_trees_and_mixed_modes_have_no_states(settings: dict[str, Any]) -> None:
+def test_mixed_modes_have_no_states() -> None:
     with pytest.raises(InvalidCase, match=r"config\.recurrent_state"):
-        case(verify((0, 5, 4)), **settings)
+        case(verify((0, 5, 4)), modes=("decode", "target_verify"))
 
 
 def pools(states: int) -> Pools:

@@ -116,14 +116,12 @@ def check_drafted_prompts(config: EngineConfig) -> None:
 
 
 def check_state_modes(config: EngineConfig) -> None:
-    """Decodes have states, and so have prompts, and verifies of a chain."""
+    """Decodes have states, and so have prompts and verifies."""
     one = config.modes in (("decode",), ("prefill",), ("target_verify",))
-    chains = config.modes == ("decode",) or config.spec_topk == 1
-    if config.recurrent_state and not (one and chains):
+    if config.recurrent_state and not one:
         refuse(
             "config.recurrent_state",
             True,
-            "needs modes=['decode'], ['prefill'], or ['target_verify'] with spec_topk=1; got "
-            f"{list(config.modes)} and spec_topk={config.spec_topk}",
+            f"needs modes=['decode'], ['prefill'] or ['target_verify']; got {list(config.modes)}",
             "Drop one of them.",
         )

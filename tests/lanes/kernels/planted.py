@@ -95,6 +95,15 @@ def same_value(out):
 
 
 @triton.jit
+def same_value_at_last(out, READS: tl.constexpr):
+    row = tl.program_id(0)
+    tl.store(out, row)
+    if READS:
+        tl.store(out + 1 + row, tl.load(out))
+    tl.store(out, 5)
+
+
+@triton.jit
 def neighbours(x, out, length):
     row = tl.program_id(0)
     left = tl.load(x + (row + length - 1) % length)

@@ -22,7 +22,9 @@ def change_kernel(session: Any, module: str, name: str, line: str, other: str) -
     made: dict[str, Any] = {}
 
     def changed(real: Any) -> Any:
-        return made.setdefault(name, _changed(real, line, other))
+        if name not in made:  # the engine may run inside a run of the engine
+            made[name] = _changed(real, line, other)
+        return made[name]
 
     replace_while_running(session, engine_module(module), name, changed)
 

@@ -34,7 +34,12 @@ from fuzzgraph.targets.sglang.backends.triton import (
 from fuzzgraph.targets.sglang.decode_session import DATA_RANKS
 from fuzzgraph.targets.sglang.delta_net_model import LAYER, DeltaNetModel
 from fuzzgraph.targets.sglang.excuses.decode import HYBRID_VERIFY_EXCUSES
-from fuzzgraph.targets.sglang.forward_batch.committed_states import COMMITS_SINCE, commit_states
+from fuzzgraph.targets.sglang.forward_batch.committed_states import (
+    COMMITS_SINCE,
+    commit_states,
+    stayed_paths,
+)
+from fuzzgraph.targets.sglang.forward_batch.decode import engine_tensor
 from fuzzgraph.targets.sglang.forward_batch.taken_states import take_slots
 from fuzzgraph.targets.sglang.hybrid_model import HybridModel, recurrent_names, split_recurrent
 from fuzzgraph.targets.sglang.release import (
@@ -113,6 +118,18 @@ def demand_rings(config: EngineConfig) -> None:
         )
 
 
+def _demand_trees(config: EngineConfig) -> None:
+    """Refuse drafts in a tree on a release whose worker for overlapped scheduling takes none.
+
+    Raises:
+        NotInRelease: it takes chains alone (sglang 0.5.12 eagle_worker_v2.py).
+    """
+    if config.spec_topk > 1 and is_before((0, 5, 13)):
+        raise NotInRelease(
+            f"sglang {release()} commits states behind trees in another worker: spec_topk must be 1"
+        )
+
+
 _BESIDE_PROMPTS = ("prefilling_ranks", "even_ranks")
 """Capabilities of decodes beside data-parallel ranks that compute prompts."""
 
@@ -142,6 +159,7 @@ class DeltaNetSession(TritonSession):
         first = COMMITS_SINCE if "target_verify" in config.modes else self.tracking_since
         demand_tracking(config, max(first, self.tracking_since))
         demand_rings(config)
+        _demand_trees(config)
         demand_even_ranks(config)
         super().__init__(config, graphs)
 
@@ -261,8 +279,8 @@ class DeltaNetSession(TritonSession):
             return
         with self.engine_runs(batch):
             if is_before(COMMITS_SINCE):
-                stayed = torch.from_numpy(batch.stayed_lens - batch.cached_lens)
-                last = (stayed - 1).to(self._model_runner.device)
+                paths = stayed_paths(batch, self._model_runner)
+                last = engine_tensor([path[-1] for path in paths], self._model_runner.device)
                 self.backend.update_mamba_state_after_mtp_verify(last, None, None, None)
             else:
                 commit_states(batch, self._model_runner)
@@ -325,6 +343,8 @@ class DeltaNetTarget(RecurrentTarget, TritonTarget):
 
     rings: Mapping[str, bool] = MappingProxyType({"state_rings": True, "state_flushes": True})
     """Capabilities where states have rings; verifies have one of them."""
+    branches = 2
+    """Most children of a draft in the trees that it verifies."""
     ranks: Mapping[str, Any] = MappingProxyType({"max_tp_size": 4, **DATA_RANKS})
     """Capabilities beside other ranks; each has as many recurrent heads as one rank alone."""
 
@@ -333,10 +353,11 @@ class DeltaNetTarget(RecurrentTarget, TritonTarget):
         self.about = f"{self.layer} beside Triton attention, {mode} graphs"
         if mode == "target_verify":
             self.excuses = HYBRID_VERIFY_EXCUSES
+        most = self.branches if mode == "target_verify" else 1
         self.capabilities = self.capabilities.replace(
             modes=(mode, "idle") if self.ranks else (mode,),
             max_context_len=POSITIONS,
-            **{**OF_ONE_RANK, **self.ranks},
+            **{**OF_ONE_RANK, **self.ranks, "max_spec_topk": most},
             recurrent_state=True,
             recurrent_only=True,
             max_wide_batch=0,  # chunks of lanes take half a minute for each step of such a batch

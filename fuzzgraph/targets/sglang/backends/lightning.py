@@ -34,5 +34,6 @@ class LightningTarget(DeltaNetTarget):
     session = LightningSession
     recurrent_modules = (BAILING, LIGHTNING_BACKEND)
     positions = LINEAR_WIDTH
+    branches = 1
     ranks = rings = MappingProxyType({})
     since = MappingProxyType(dict.fromkeys(("decode", "target_verify"), BESIDE_TRITON))

@@ -69,6 +69,7 @@ class ShortConvTarget(DeltaNetTarget):
     periodic = False
     also_stood_in_for: tuple[str, ...] = ("the number of cores",)
     recurrent_modules = (LFM2, LFM2_MODEL, _BACKEND)
+    branches = 1
     ranks = rings = MappingProxyType({})
     since = MappingProxyType({"decode": _BY_SLOT, "target_verify": _VERIFIED})
 

@@ -181,6 +181,15 @@ HYBRID_VERIFY_EXCUSES: tuple[Excuse, ...] = (
         "the commit behind a verify keeps them, and is told where by the scheduler's batch",
         where_unread=True,
     ),
+    *(
+        Excuse(
+            f"*.spec_info.retrieve_next_{name}",
+            "missing",
+            "sglang hybrid_linear_attn_backend.py _capture_metadata: None where graphs are made",
+            "a graph reads buffers of the backend, which each replay fills from the batch",
+        )
+        for name in ("token", "sibling")
+    ),
 )
 
 _CPU_GRAPH = "sglang cpu_graph_runner.py prepare_replay: hands over the batch of the capture"

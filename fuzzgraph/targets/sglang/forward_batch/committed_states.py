@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from fuzzgraph.recurrent_layers.draft_paths import kept_paths
 from fuzzgraph.targets.offline.cuda_on_cpu import tensors_claim_cuda
 from fuzzgraph.targets.offline.package import call_with_known
 from fuzzgraph.targets.offline.stub import Stub
@@ -36,11 +37,12 @@ def commit_states(batch: Batch, runner: ModelRunner) -> None:
         runner: whose backend has verified it.
     """
     drafts = runner.server_args.speculative_num_draft_tokens
-    accept_lens = engine_tensor(batch.stayed_lens - batch.cached_lens, runner.device).int()
+    paths = stayed_paths(batch, runner)
+    accept_lens = engine_tensor([len(path) for path in paths], runner.device).int()
     accepted = {
         "accept_lens": accept_lens,
         "accept_length": accept_lens,  # by release
-        "accept_index": _accept_index(batch, drafts, runner.device),
+        "accept_index": _accept_index(paths, drafts, runner.device),
     }
     target, scheduled = Stub(model_runner=runner), _scheduled(batch, runner, drafts)
     functions = engine_module(_FUNCTIONS)
@@ -75,17 +77,24 @@ def _scheduled(batch: Batch, runner: ModelRunner, drafts: int) -> Any:
         mamba_track_indices=tracked,
         req_pool_indices=engine_tensor(batch.req_pool_indices, runner.device),
         seq_lens=engine_tensor(batch.cached_lens, runner.device),
-        spec_info=Stub(topk=1, draft_token_num=drafts),
+        spec_info=Stub(topk=runner.server_args.speculative_eagle_topk, draft_token_num=drafts),
         tree_cache=Stub(page_size=runner.page_size),
     )
 
 
-def _accept_index(batch: Batch, drafts: int, device: str) -> torch.Tensor:
+def stayed_paths(batch: Batch, runner: ModelRunner) -> list[list[int]]:
+    """[raw_bs] the drafts of each row that stay, in order, by their places in it."""
+    if runner.server_args.speculative_eagle_topk > 1:
+        return kept_paths(batch)
+    return [list(range(count)) for count in (batch.stayed_lens - batch.cached_lens).tolist()]
+
+
+def _accept_index(paths: list[list[int]], drafts: int, device: str) -> torch.Tensor:
     """[raw_bs, drafts] places of the tokens that stay among those of all rows, then -1."""
-    places = torch.arange(batch.raw_bs * drafts, dtype=torch.int32).view(-1, drafts)
-    stayed = torch.from_numpy(batch.stayed_lens - batch.cached_lens)
-    beyond = torch.arange(drafts) >= stayed[:, None]
-    return places.masked_fill(beyond, -1).to(device)
+    found = torch.full((len(paths), drafts), -1, dtype=torch.int32)
+    for row, path in enumerate(paths):
+        found[row, : len(path)] = torch.tensor(path) + row * drafts
+    return found.to(device)
 
 
 def _prepared(
@@ -94,7 +103,7 @@ def _prepared(
     """The steps whose states stay and are kept, by the kernel of releases that have it (sglang
     eagle_worker_common.py, `fused_commit_outputs`)."""
     kernels: Any = engine_module(KERNELS) if has_module(KERNELS) else None
-    if not hasattr(kernels, "prepare_verify_commit_outputs"):
+    if not hasattr(kernels, "prepare_verify_commit_outputs") or scheduled.spec_info.topk > 1:
         return None
     tracks = scheduled.mamba_track_indices is not None
     grid = engine_module("sglang.srt.runtime_context").mamba_track_grid

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fuzzgraph.recurrent_layers.draft_paths import children
 from fuzzgraph.targets.sglang.forward_batch.data_ranks import count_ranks
 from fuzzgraph.targets.sglang.release import engine_module
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
@@ -183,15 +184,23 @@ def _verify_input(batch: Batch, runner: ModelRunner, lens: IntArray) -> Any:
     eagle = engine_module("sglang.srt.speculative.eagle_info").EagleVerifyInput
     hidden = engine_module("sglang.srt.model_executor.forward_batch_info").CaptureHiddenMode
     args = runner.server_args
-    none_read_before_sampling = dict.fromkeys(
-        f"{word}_{name}"
+    tree = dict.fromkeys(("index", "next_token", "next_sibling", "cum_len"))
+    if args.speculative_eagle_topk > 1 and runner.mambaish_config is not None:
+        # Layers with a state read them; others do not before sampling.
+        first, sibling = children(batch)
+        tree |= {
+            "next_token": engine_tensor(first, runner.device),
+            "next_sibling": engine_tensor(sibling, runner.device),
+        }
+    retrieved = {
+        f"{word}_{name}": value
         for word in ("retrieve", "retrive")  # spelled either way, by release
-        for name in ("index", "next_token", "next_sibling", "cum_len")
-    )
+        for name, value in tree.items()
+    }
     return given(
         eagle,
         {
-            **none_read_before_sampling,
+            **retrieved,
             "draft_token": engine_tensor(batch.input_ids, runner.device),
             "custom_mask": _tree_mask(batch, lens, runner.device),
             "positions": engine_tensor(batch.positions, runner.device),

@@ -106,15 +106,19 @@ class Reservation:
         def reserved(length: int) -> int:
             return length if length <= self._most_cached else width
 
+        def committed(length: int) -> int:
+            # Behind more the engine reserves beyond the row, where drafts are in trees.
+            return max(0, min(length, self._most_cached))
+
         return [
             Stub(
                 rid=str(request),
                 lora_id=None,
                 token_type_ids=None,
                 decode_batch_idx=0,
-                kv=Stub(kv_allocated_len=reserved(length), kv_committed_len=length),
+                kv=Stub(kv_allocated_len=reserved(length), kv_committed_len=committed(length)),
                 kv_allocated_len=reserved(length),
-                kv_committed_len=length,
+                kv_committed_len=committed(length),
                 sampling_params=Stub(top_k=top_k),
             )
             for request, length, top_k in zip(
