@@ -106,7 +106,7 @@ def coherent(fields: Fields, can: Capabilities, draws: Draws, pins: Pins = ()) -
         if fields["swa_window"]:  # only drafts of one branch attend
             fields["spec_topk"] = 1
         bound_draft(fields)
-        usual_steps(fields, can)
+        usual_steps(fields, can, draws)
     room = fields["draft_tokens"] + 1 if speculates else max(2, can.min_seq_len)
     fields["max_context_len"] = max(fields["max_context_len"], min(room, can.max_context_len))
     fields["draft_tokens"] = min(fields["draft_tokens"], fields["max_context_len"])

@@ -95,12 +95,10 @@ def draft_window(fields: Fields, can: Capabilities, draws: Draws) -> None:
         fields["draft_sink_size"] = draws.pick("draft_sink_size", (0, 1, 0, 2, 0, 3))
 
 
-def usual_steps(fields: Fields, can: Capabilities) -> None:
+def usual_steps(fields: Fields, can: Capabilities, draws: Draws) -> None:
     """One step in a third of the drafts that would have one, for a target whose steps share what
     they read."""
-    # By sizes that every case draws, so that both kinds come as often as said.
-    drawn = fields["max_context_len"] + max(fields["capture_bs"], default=0)
-    if drawn % 3:
+    if not draws.percent("spec_steps", 33):
         fields["spec_steps"] = max(fields["spec_steps"], can.usual_spec_steps)
 
 
