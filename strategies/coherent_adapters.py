@@ -34,21 +34,23 @@ def adapters(fields: Fields, can: Capabilities, draws: Draws) -> None:
 
 
 def adapted_experts(fields: Fields, can: Capabilities, pins: Pins, draws: Draws) -> None:
-    """Experts whose weights adapters have too, in three of five configs of a target that may
-    have them, all on one rank; each option in half of these."""
+    """Experts whose weights adapters have too, in half of the configs of a target that may have
+    them, all on one rank; each option in half of these."""
     for name in ("ep_size", "ep_rank", "expert_exchange", "expert_activation"):
         fields[name] = DIMENSIONS[name].default
     pinned = dict(pins)
     if not can.experts or not fields["max_loras"] or fields["dp_size"] > 1:
         fields["num_experts"] = DIMENSIONS["num_experts"].default
     elif "num_experts" not in pinned:
-        fields["num_experts"] = draws.pick("num_experts", (0, 8, 4, 0, 16))
+        fields["num_experts"] = draws.pick("num_experts", (0, 8, 4, 0, 16, 0))
     if not fields["num_experts"]:
         for name in ("experts_per_token", *_OPTIONS):
             fields[name] = DIMENSIONS[name].default
         return
     fields["dtype"] = can.lora_experts_dtype or fields["dtype"]
-    each = 1 + draws.below("experts_per_token", can.max_experts_per_token)
-    options = {name: bool(getattr(can, name) and draws.percent(name, 50)) for name in _OPTIONS}
-    drawn = {"experts_per_token": min(each, fields["num_experts"]), **options}
-    fields.update({name: value for name, value in drawn.items() if name not in pinned})
+    if "experts_per_token" not in pinned:
+        each = 1 + draws.below("experts_per_token", can.max_experts_per_token)
+        fields["experts_per_token"] = min(each, fields["num_experts"])
+    for name in _OPTIONS:
+        if name not in pinned:
+            fields[name] = bool(getattr(can, name) and draws.percent(name, 50))
