@@ -95,7 +95,7 @@ def run(out: Path, *, killed_at: int = 0, mirror: Mirror | None = None) -> RunSu
 
     runner.bugs = killing
     out.mkdir(exist_ok=True)
-    spec = RunSpec(out=str(out), seed=1, budget=Budget(None, 80))
+    spec = RunSpec(out=str(out), seed=2, budget=Budget(None, 80))  # two bugs show together first
     state = RunState()
     if (out / "events.jsonl").exists():
         state = load_run_state(out)
