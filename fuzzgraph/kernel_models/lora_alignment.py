@@ -10,6 +10,7 @@ import torch
 
 from fuzzgraph.kernel_models.arguments import Tensor1, Tensor2
 from fuzzgraph.kernel_models.checks import Call
+from fuzzgraph.kernel_models.expert_blocks import in_blocks
 from fuzzgraph.kernel_models.launch import ModelKernel, launch
 from fuzzgraph.kernel_models.memory import KernelMemory
 
@@ -121,15 +122,11 @@ def _run(
         flat = ids.ravel()
         mine = np.flatnonzero((np.repeat(marks, each) == 1) & (flat >= 0) & (flat < num_experts))
         order = mine[np.argsort(flat[mine], kind="stable")]
-        counts = np.bincount(flat[order], minlength=num_experts)
-        taken = -(-counts // block_size)
-        starts = (np.cumsum(taken) - taken) * block_size
-        within = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
+        at, taken = in_blocks(flat[order], num_experts, block_size)
         row = np.arange(places)
         memory.store(
             "sorted_token_ids", sorted_token_ids, np.full(places, flat.size), adapter * places + row
         )
-        at = starts[flat[order]] + within
         memory.store("sorted_token_ids", sorted_token_ids, order, adapter * places + at)
         of_blocks = np.repeat(np.arange(num_experts), taken)
         rest = np.full(max(0, blocks - len(of_blocks)), -1)

@@ -12,6 +12,7 @@ import torch
 
 from fuzzgraph.kernel_models.arguments import Tensor1, Tensor2, Tensor3
 from fuzzgraph.kernel_models.checks import Call
+from fuzzgraph.kernel_models.expert_blocks import in_blocks
 from fuzzgraph.kernel_models.launch import ModelKernel, launch
 from fuzzgraph.kernel_models.memory import KernelMemory, as_numbers
 
@@ -172,16 +173,14 @@ def _run_moe_align(
     order = np.argsort(buckets, kind="stable")
     if leave_out:
         order = order[buckets[order] > 0]
-    counts = np.bincount(buckets[order], minlength=num_experts)
-    ends = np.cumsum(-(-counts // block_size) * block_size)
-    starts = np.append(0, ends[:-1])
+    at, taken = in_blocks(buckets[order], num_experts, block_size)
+    ends = np.cumsum(taken * block_size)
     if pad:
         sorted_token_ids.fill_(len(buckets))
     filler = np.full(int(ends[-1]), len(buckets), dtype=np.int64)
-    within = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
-    filler[starts[buckets[order]] + within] = order
+    filler[at] = order
     memory.store("sorted_token_ids", sorted_token_ids, filler, np.arange(len(filler)))
-    blocks = np.repeat(np.arange(num_experts) - 1, -(-counts // block_size))
+    blocks = np.repeat(np.arange(num_experts) - 1, taken)
     memory.store("experts_ids", experts_ids, blocks, np.arange(len(blocks)))
     memory.store("cumsum_buffer", cumsum_buffer, np.append(0, ends), np.arange(num_experts + 1))
     memory.store("num_tokens_post_pad", num_tokens_post_pad, ends[-1:], np.arange(1))
