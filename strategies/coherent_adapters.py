@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import DIMENSIONS
+from fuzzgraph.case.config_rules import EXPERT_LORA_OPTIONS
 from fuzzgraph.strategies.config_features import Fields, Pins
 from fuzzgraph.strategies.draws import Draws
-
-_OPTIONS = ("experts_shared_outer_loras", "lora_use_virtual_experts")
-"""Of a server whose adapters have weights of experts."""
 
 
 def adapters(fields: Fields, can: Capabilities, draws: Draws) -> None:
@@ -44,13 +42,13 @@ def adapted_experts(fields: Fields, can: Capabilities, pins: Pins, draws: Draws)
     elif "num_experts" not in pinned:
         fields["num_experts"] = draws.pick("num_experts", (0, 8, 4, 0, 16, 0))
     if not fields["num_experts"]:
-        for name in ("experts_per_token", *_OPTIONS):
+        for name in ("experts_per_token", *EXPERT_LORA_OPTIONS):
             fields[name] = DIMENSIONS[name].default
         return
     fields["dtype"] = can.lora_experts_dtype or fields["dtype"]
     if "experts_per_token" not in pinned:
         each = 1 + draws.below("experts_per_token", can.max_experts_per_token)
         fields["experts_per_token"] = min(each, fields["num_experts"])
-    for name in _OPTIONS:
+    for name in EXPERT_LORA_OPTIONS:
         if name not in pinned:
             fields[name] = bool(getattr(can, name) and draws.percent(name, 50))

@@ -2,8 +2,8 @@
 
 Swarm testing: with all features on in every case, some combinations never occur, because one
 feature hides another. A config follows from its number, the capabilities and the profile alone.
-Each feature can be dropped again by itself, or held to small numbers, and so can what is drawn
-beside them be dropped (`kept`), which is how Hypothesis' shrinker reaches simple configs.
+Each feature can be dropped again by itself, or held to small numbers, and what is drawn beside them
+can be dropped (`kept`): that is how Hypothesis' shrinker reaches simple configs.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ def swarm_config(
 ) -> EngineConfig:
     """The config with this number; 0 is the simplest one, the same in every epoch.
 
-    Where the target does not support it, features are dropped from the last one on until it
-    does, and what is drawn beside them; the simplest config is taken to be supported.
+    Where the target does not support it, features and what is drawn beside them are dropped until
+    it does, the last features first; the simplest config is taken to be supported.
     """
     config = _build(can, profile, number, kept, pins)
     if supports is None or supports(config):

@@ -68,6 +68,6 @@ class Draws:
         return bool(self._number) and is_turn(self._number, self._salt(field), share)
 
     def _salt(self, field: str) -> int:
-        """Another one for each draw. No feature has such a number, so theirs are independent."""
+        """A number for each draw of a field; larger than any feature's, whose draws are apart."""
         self._drawn[field] += 1
         return crc32(f"{field} {self._drawn[field]}".encode()) + (1 << 20)

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from fuzzgraph.case import DIMENSIONS, Case, ReplayStep
+from fuzzgraph.case.config_rules import set_among
 from fuzzgraph.strategies.repair import with_config, with_steps
 from fuzzgraph.strategies.shrink_edits import Candidate, cuts, map_rows, smaller, swap_step
 from fuzzgraph.strategies.shrink_sizes import (
@@ -78,11 +79,7 @@ def _fewer_rows(case: Case) -> Iterator[Candidate]:
 
 def _plain_features(case: Case) -> Iterator[Candidate]:
     """Back to the defaults: everything, then chunks of what differs, then single features."""
-    differing = [
-        group
-        for group in _RESET_GROUPS
-        if any(getattr(case.config, name) != DIMENSIONS[name].default for name in group)
-    ]
+    differing = [group for group in _RESET_GROUPS if set_among(case.config, group)]
     if not differing:
         return
     for kept in ([], *cuts(differing)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fuzzgraph.case.config_rules import adapters, drafts, keys, prompts, servers, sizes, states
+from fuzzgraph.case.config_rules.adapters import EXPERT_LORA_OPTIONS
 from fuzzgraph.case.config_rules.beside import set_among
 from fuzzgraph.case.config_rules.keys import (
     FORCED_BLOCKS,
@@ -20,6 +21,7 @@ from fuzzgraph.case.config_rules.servers import WHOLE_BATCHES
 from fuzzgraph.case.model import EngineConfig
 
 __all__ = [
+    "EXPERT_LORA_OPTIONS",
     "FORCED_BLOCKS",
     "POOLED_BLOCKS",
     "POOLED_WIDTH",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from fuzzgraph.case.config_rules.beside import set_among
 from fuzzgraph.case.config_rules.refusal import refuse
-from fuzzgraph.case.model import DIMENSIONS, EngineConfig
+from fuzzgraph.case.model import EngineConfig
 
-_OF_EXPERTS = ("experts_shared_outer_loras", "lora_use_virtual_experts")
-_OF_ADAPTERS = ("lora_eviction", "pinned_loras", "adapted_embeddings", *_OF_EXPERTS)
+EXPERT_LORA_OPTIONS = ("experts_shared_outer_loras", "lora_use_virtual_experts")
+"""Of a server whose adapters have weights of experts."""
+_OF_ADAPTERS = ("lora_eviction", "pinned_loras", "adapted_embeddings", *EXPERT_LORA_OPTIONS)
 
 
 def check_adapters(config: EngineConfig) -> None:
@@ -17,18 +19,14 @@ def check_adapters(config: EngineConfig) -> None:
     attention it refuses adapters that are not pinned. `__init__` refuses data-parallel attention
     whose ranks have others that share their heads.
     """
-    for name in _OF_ADAPTERS:
-        value = getattr(config, name)
-        if not config.max_loras and value != DIMENSIONS[name].default:
+    for count, needed, names in (
+        ("max_loras", "a pool of adapters", _OF_ADAPTERS),
+        ("num_experts", "experts", EXPERT_LORA_OPTIONS),
+    ):
+        for name in () if getattr(config, count) else set_among(config, names):
             refuse(
-                f"config.{name}", value, "is that of a pool of adapters; got max_loras=0",
-                "Raise max_loras, or drop it.",
-            )  # fmt: skip
-    for name in _OF_EXPERTS:
-        if getattr(config, name) and not config.num_experts:
-            refuse(
-                f"config.{name}", True, "is that of experts; got num_experts=0",
-                "Raise num_experts, or drop it.",
+                f"config.{name}", getattr(config, name), f"is that of {needed}; got {count}=0",
+                f"Raise {count}, or drop it.",
             )  # fmt: skip
     if config.pinned_loras > config.max_loras:
         refuse(

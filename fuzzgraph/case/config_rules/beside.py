@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from fuzzgraph.case.model import DIMENSIONS, EngineConfig
@@ -14,9 +15,5 @@ def set_among(config: EngineConfig | Mapping[str, Any], names: Iterable[str]) ->
     Args:
         config: a config, or the fields of one that is put together.
     """
-    values = config if isinstance(config, Mapping) else None
-    return [
-        name
-        for name in names
-        if (values[name] if values else getattr(config, name)) != DIMENSIONS[name].default
-    ]
+    value = config.__getitem__ if isinstance(config, Mapping) else partial(getattr, config)
+    return [name for name in names if value(name) != DIMENSIONS[name].default]
