@@ -213,6 +213,8 @@ class Recording:
             with self._traced(run.looks):
                 run.seen = session.observe(batch)
             run.results = dict(session.results())
+        except NotStandalone:  # raised by what watches here, inside of the engine's call
+            raise
         except BaseException as error:  # the engine's own, and what the script is about
             if not isinstance(error, Exception):
                 raise _no_script(error) from None
@@ -293,7 +295,7 @@ class Recording:
                     self.watcher.before(op)
                     step()
                     self.watcher.after(op)
-                    if op.kind == "model":
+                    if op.kind == "model" and not self._over_lanes:
                         self._note_strays(op)
                 self._failed = None
 
@@ -328,11 +330,13 @@ class Recording:
     def _note_strays(self, op: RecordedOp) -> None:
         """Regions that the launch of a model reached beside those that it was passed."""
         for access in self.memory.lanes.report.take_accesses():
-            argument = op.kwargs.get(access.buffer)
-            start = self.offset(access.address)
-            if not isinstance(argument, torch.Tensor) or start is None:
+            start, region = self.offset(access.address), self.memory.region_at(access.address)
+            if start is None or region is None:
                 raise NotStandalone(f"{op.name} reaches memory that it was not passed")
-            size = argument.element_size()
+            # A model that calls another one's has other names for what it was passed.
+            argument = op.kwargs.get(access.buffer)
+            passed = argument.dtype if isinstance(argument, torch.Tensor) else region.dtype
+            size = passed.itemsize
             low, high = start + access.low * size, start + (access.high + 1) * size
             self.reached |= {
                 id(region) for region in self.regions() if region.start < high and low < region.end

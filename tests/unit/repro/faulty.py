@@ -11,7 +11,10 @@ import torch
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, validate
 from fuzzgraph.execution import Execution
 from fuzzgraph.finding import Finding
-from fuzzgraph.kernel_models.flash_attention import flash_attn_with_kvcache
+from fuzzgraph.kernel_models.flash_attention import (
+    flash_attn_varlen_func,
+    flash_attn_with_kvcache,
+)
 from fuzzgraph.observation import Observation
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.builtin import BuiltinTarget
@@ -75,6 +78,24 @@ class ScalesByAKernelModel(BuiltinModel):
             page_table=batch.page_table,
             softmax_scale=2 * batch.scale,
             out=out.unsqueeze(1),
+        )
+
+
+class ReadsBeyondItsKeys(BuiltinModel):
+    """Attention by a model that calls another one's, which is passed two keys and more lengths."""
+
+    def attention(self, q: torch.Tensor, out: torch.Tensor, batch: AttentionBatch) -> None:
+        ends = torch.nn.functional.pad(batch.kv_lens.cumsum(0, dtype=torch.int32), (1, 0))
+        flash_attn_varlen_func(
+            q,
+            self.kv.keys()[:2].clone(),
+            self.kv.values()[:2].clone(),
+            cu_seqlens_q=torch.arange(len(ends), dtype=torch.int32),
+            cu_seqlens_k=ends,
+            max_seqlen_q=1,
+            max_seqlen_k=16,
+            softmax_scale=batch.scale,
+            out=out,
         )
 
 

@@ -29,7 +29,7 @@ from fuzzgraph.targets.builtin.model import BuiltinModel, ForwardInputs
 from fuzzgraph.targets.builtin.runners.base import GraphRunner
 from fuzzgraph.world import Batch
 from tests.lanes.kernels import servers
-from tests.unit.repro.faulty import KINDS, once
+from tests.unit.repro.faulty import KINDS, Kind, ReadsBeyondItsKeys, engine, once
 
 ROOT = Path(fuzzgraph.__file__).parent.parent
 BUFFER = "self.indices = torch.zeros(self.indices_capacity()"
@@ -236,6 +236,13 @@ def test_a_kernel_that_only_the_lanes_run_is_located(kind: Literal["step", "eage
     recording.opened.session.close()
     assert run.failure is None
     assert any(op.name == "by_alias" for op in launches_of(run))
+
+
+def test_no_exception_of_the_recording_is_told_as_the_engines() -> None:
+    wrong, case = engine(model=ReadsBeyondItsKeys), once(4, 3)
+    finding = Kind("", lambda: wrong, case, "reference", "attention", "").finding()
+    lines = engine_lines(case, finding, wrong, Setup())
+    assert lines and "raised" not in {line.role for line in lines}
 
 
 def launches_of(run: Run) -> list[RecordedOp]:

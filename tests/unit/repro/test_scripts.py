@@ -20,6 +20,7 @@ from tests.unit.repro.faulty import (
     Kind,
     NoPositions,
     PadsEagerBatches,
+    ReadsBeyondItsKeys,
     RoundsEagerOtherwise,
     Wavers,
     engine,
@@ -89,6 +90,17 @@ def test_the_same_export_from_the_healthy_engine_exits_0(
     code, printed = ran[f"{name}-good"]
     assert code == 0, printed
     assert printed == "Not reproduced.\n"
+
+
+def test_a_script_shows_a_kernel_that_reads_beyond_what_it_was_passed(tmp_path: Path) -> None:
+    """By whatever names the models of kernels call it that one calls inside of another."""
+    wrong = engine(model=ReadsBeyondItsKeys)
+    finding = Kind("", lambda: wrong, once(4, 3), "reference", "attention", "").finding()
+    text = export_script(once(4, 3), finding, wrong, proven=False)
+    ((code, printed),) = run_scripts(tmp_path, {"script": text}).values()
+    assert code == 1, printed
+    assert "cu_seqlens_k must not end beyond the 2 entries" in printed
+    assert headline(finding) in printed
 
 
 def _accusation(wrong: BuiltinTarget, healthy: BuiltinTarget, case: Case, oracle: str) -> str:
