@@ -23,6 +23,7 @@ from fuzzgraph.strategies.coherent_drafts import (
     whole_blocks,
 )
 from fuzzgraph.strategies.coherent_pooling import pooled_blocks
+from fuzzgraph.strategies.coherent_prompts import images, prefill_slots, prefix_chunks
 from fuzzgraph.strategies.coherent_ranks import (
     data_ranks,
     even_ranks,
@@ -45,8 +46,6 @@ _POOL_SLOTS = 512
 """Upper bound of page_size times requests, which keeps the pool's tensors small."""
 _PLANNED_ITEMS = 1 << 20
 """Upper bound of the work items of a split plan, where an eager prefill has a context of tokens."""
-_FULL_TOKENS = 64
-"""Upper bound of a prefill graph's tokens where they are as many as all its requests may have."""
 
 
 def pages_per_request(config: EngineConfig) -> int:
@@ -150,8 +149,9 @@ def coherent(fields: Fields, can: Capabilities, draws: Draws, pins: Pins = ()) -
         experts(fields, can, pins, draws)
     if can.loras:
         adapted_experts(fields, can, pins, draws)
-    _prefill_slots(fields, can, draws)
-    _images(fields, can, pins, draws)
+    prefill_slots(fields, can, draws)
+    prefix_chunks(fields, can, draws)
+    images(fields, can, pins, draws)
     two_batches(fields, can, draws)
     if "trtllm_kernel" not in dict(pins):
         _trtllm_kernel(fields, can, draws)
@@ -280,38 +280,6 @@ def _platform(fields: Fields, can: Capabilities, draws: Draws) -> None:
         fields["platform"] = can.platforms[0]
     elif draws.percent("platform", 33):
         fields["platform"] = can.platforms[-1]
-
-
-def _prefill_slots(fields: Fields, can: Capabilities, draws: Draws) -> None:
-    """Room for one to all requests in full prefill graphs, none of which has more tokens than its
-    requests may have."""
-    if fields["prefill_runner"] != "full" or "prefill" not in fields["modes"]:
-        fields["prefill_slots"] = DIMENSIONS["prefill_slots"].default
-        return
-    context, sizes = fields["max_context_len"], fields["capture_tokens"]
-    if fields["prefill_slots"] == 1:
-        drawn = 1 + draws.below("prefill_slots", can.max_prefill_slots)
-        needed = -(-sizes[-1] // context)
-        fields["prefill_slots"] = max(drawn, min(needed, can.max_prefill_slots))
-    slots = fields["prefill_slots"] = min(fields["prefill_slots"], fields["req_pool_size"])
-    most = slots * context
-    within = {size for size in sizes if size <= most}
-    shared = most <= _FULL_TOKENS and most % fields["attn_tp_size"] == 0
-    whole = shared and draws.percent("capture_tokens", 50)
-    if not within or whole:  # a graph that all requests fill together
-        within.add(most)
-    fields["capture_tokens"] = tuple(sorted(within))
-
-
-def _images(fields: Fields, can: Capabilities, pins: Pins, draws: Draws) -> None:
-    """Images in a third of the configs, of one token, of a few, or of all but one."""
-    context = fields["max_context_len"]
-    if not can.images or fields["modes"] != ("prefill",) or fields["swa_window"]:
-        fields["image_len"] = DIMENSIONS["image_len"].default
-    elif "image_len" in dict(pins) or fields["image_len"]:
-        return
-    elif draws.percent("image_len", 33):
-        fields["image_len"] = max(1, draws.pick("image_len", (1, 3, 2, context - 1)))
 
 
 def _built_head_dims(fields: Fields, can: Capabilities) -> None:

@@ -42,6 +42,8 @@ FOLLOWING = {"kv_pool_pages", "num_kv_heads", "v_head_dim", "spec_steps", "draft
     "image_len",
     "num_experts",
     "prefill_slots",
+    "chunked_prefix_cache_threshold",
+    "max_kv_chunk_capacity",
     "prefix_branches",
     "state_track_interval",
     "sparse_kernel",

@@ -1,4 +1,5 @@
-"""Request slots of full prefill graphs, and images in prompts: what a case may say, and means."""
+"""Request slots of full prefill graphs, how they expand what is cached, and images in prompts: what
+a case may say, and means."""
 
 from __future__ import annotations
 
@@ -40,6 +41,20 @@ def _case(config: EngineConfig, *steps: ReplayStep) -> Case:
             {"image_len": 2, "modes": ("prefill", "decode"), "capture_bs": (1,)},
             "is of prompts, for a model with layers of one kind",
         ),
+        (
+            {"chunked_prefix_cache_threshold": 1},
+            r"is of prompts of latent attention in full graphs; got .* attention='mha'",
+        ),
+        (
+            {
+                "max_kv_chunk_capacity": 8,
+                "attention": "mla",
+                "prefill_runner": "breakable",
+                "prefill_slots": 1,
+            },
+            r"is of prompts of latent attention in full graphs; got .*prefill_runner='breakable'",
+        ),
+        ({"max_kv_chunk_capacity": 7, "attention": "mla"}, "must be at least req_pool_size=8"),
     ],
 )
 def test_a_config_that_contradicts_itself_is_refused(changes: dict[str, Any], said: str) -> None:
@@ -71,3 +86,26 @@ def test_drawn_slots_hold_every_captured_token() -> None:
 def test_images_of_several_lengths_are_drawn_beside_text_alone() -> None:
     lens = {swarm_config(_CAN, CI, number).image_len for number in range(60)}
     assert 0 in lens and len(lens) > 2
+
+
+def test_each_way_to_expand_what_is_cached_is_drawn_for_latent_attention_alone() -> None:
+    thresholds, capacities = (8192, 1, 12), (1 << 17, 16, 8)
+    can = _CAN.replace(
+        attentions=("mha", "mla"),
+        prefix_thresholds=thresholds,
+        kv_chunk_capacities=capacities,
+        images=False,
+    )
+    drawn = [swarm_config(can, CI, number) for number in range(200)]
+    ways = {
+        kind: {
+            (each.chunked_prefix_cache_threshold, each.max_kv_chunk_capacity)
+            for each in drawn
+            if each.attention == kind
+        }
+        for kind in ("mha", "mla")
+    }
+    assert ways["mha"] == {(8192, 1 << 17)}
+    assert {one for one, _ in ways["mla"]} == {*thresholds}
+    assert {*capacities} <= {one for _, one in ways["mla"]}
+    assert all(each.max_kv_chunk_capacity >= each.req_pool_size for each in drawn)

@@ -69,6 +69,7 @@ _RULES: tuple[Callable[[EngineConfig], None], ...] = (
     servers.check_experts,
     adapters.check_adapters,
     prompts.check_prefill,
+    prompts.check_prefix_chunks,
 )
 """In the order in which a config is held against them; the first one that it breaks is told."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fuzzgraph.case.config_rules.beside import set_among
 from fuzzgraph.case.config_rules.refusal import refuse
 from fuzzgraph.case.model import EngineConfig
 
@@ -30,4 +31,28 @@ def check_prefill(config: EngineConfig) -> None:
             slots,
             f"must be at most req_pool_size={config.req_pool_size}",
             "Lower it, or raise req_pool_size.",
+        )
+
+
+def check_prefix_chunks(config: EngineConfig) -> None:
+    """What is cached is expanded in full graphs of latent attention, in chunks with a token of each
+    request at least (sglang forward_batch_deepseek_mha_mixin.py divides them)."""
+    names = ("chunked_prefix_cache_threshold", "max_kv_chunk_capacity")
+    changed = set_among(config, names)
+    full = config.modes == ("prefill",) and config.prefill_runner == "full"
+    if changed and not (full and config.attention == "mla"):
+        refuse(
+            f"config.{changed[0]}",
+            getattr(config, changed[0]),
+            "is of prompts of latent attention in full graphs; got modes "
+            f"{list(config.modes)}, attention={config.attention!r} and "
+            f"prefill_runner={config.prefill_runner!r}",
+            "Drop it, or use modes=['prefill'], attention='mla' and prefill_runner='full'.",
+        )
+    if config.max_kv_chunk_capacity < config.req_pool_size:
+        refuse(
+            "config.max_kv_chunk_capacity",
+            config.max_kv_chunk_capacity,
+            f"must be at least req_pool_size={config.req_pool_size}",
+            "Raise it, or lower req_pool_size.",
         )

@@ -82,6 +82,8 @@ TARGETS = (
     _row("full-prefill", "runners.full_prefill", "FullPrefillTarget", releases="0.5.15 on"),
     _row("full-prefill-mla", "runners.latent_prefill", "LatentPrefillTarget",
          releases="0.5.17 on"),
+    _row("full-prefill-deepseek", "runners.deepseek_prefill", "DeepseekPrefillTarget",
+         releases="0.5.17 on"),
     _row("frozen-kv-mtp", "runners.eagle_draft", "DraftTarget", kind="frozen",
          releases="0.5.12 on"),
     _row("multi-layer-draft-extend", "backends.multi_layer", "LayersTarget", backend="fa3"),

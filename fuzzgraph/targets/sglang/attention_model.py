@@ -380,6 +380,8 @@ class PrefillModel:
     shared_experts_config = None
     kind: type[AttentionModel] = AttentionModel
     """What attends in the body."""
+    decides_on_host = False
+    """Whether it decides by lengths on the host how it computes."""
 
     def __init__(self, config: EngineConfig, device: torch.device) -> None:
         self.model = Body(config, device, self.kind)

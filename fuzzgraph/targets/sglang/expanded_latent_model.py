@@ -80,7 +80,7 @@ class ExpandedLatentModel(AttentionModel):
         own_heads = msgspec.structs.replace(config, num_kv_heads=heads)
         number = self.layer.layer_id
         expanded = engine_layer(own_heads, content_for(config), device, layer_id=number)
-        self.expanding = _attention(self, config, expanded)
+        self.expanding = self.engine_attention(expanded)
 
     @property
     def companions(self) -> tuple[Any, ...]:
@@ -91,7 +91,7 @@ class ExpandedLatentModel(AttentionModel):
     ) -> torch.Tensor:
         q, k, _ = self.qkv(input_ids, positions)
         hidden = torch.cat((self._as_expanded(q), k), -1)
-        out = self.expanding.forward(positions, hidden, forward_batch)
+        out = self.expanded_attention(positions, hidden, forward_batch)
         demand_size(out, len(q), self._attended_columns, _WHAT, FORWARD)
         demand_computable(out, _WHAT, FORWARD)
         return with_mixed(self._as_latent(out), self._config)
@@ -113,6 +113,56 @@ class ExpandedLatentModel(AttentionModel):
         heads = out.view(-1, self._config.num_q_heads, self._config.v_head_dim)
         return heads.gather(-1, self._back.expand(len(heads), -1, -1)).flatten(1)
 
+    # What other models do otherwise
+
+    def engine_attention(self, expanded: Any) -> Any:
+        """The engine's layer, with projections that hand on what the harness knows.
+
+        Its constructor reads a model's description and makes layers of weights. A token's hidden
+        state is its query and its latent row, one behind the other.
+
+        Args:
+            expanded: the layer that attends to expanded keys and values.
+        """
+        return self.without_weights(engine_module(EXPANDS).SarvamMoEMLAAttention, expanded)
+
+    def expanded_attention(
+        self, positions: torch.Tensor, hidden: torch.Tensor, forward_batch: Any
+    ) -> torch.Tensor:
+        """What the engine's layer gives for these hidden states."""
+        out: torch.Tensor = self.expanding.forward(positions, hidden, forward_batch)
+        return out
+
+    def without_weights(self, kind: type[Any], expanded: Any, **more: Any) -> Any:
+        """A layer of this class with what its constructor gives it beside weights."""
+        layer, config = object.__new__(kind), self._config
+        torch.nn.Module.__init__(layer)
+        width = config.num_q_heads * config.head_dim
+        rank, heads = config.v_head_dim, config.num_q_heads
+        has = {
+            "num_heads": heads,
+            "num_local_heads": heads,
+            "kv_lora_rank": rank,
+            "q_lora_rank": None,
+            "qk_nope_head_dim": rank,
+            "qk_rope_head_dim": config.head_dim - rank,
+            "qk_head_dim": config.head_dim,
+            "v_head_dim": rank,
+            "kv_cache_dtype": "auto",
+            "alt_stream": None,
+            "attn_mqa": self.layer,
+            "attn_mha": expanded,
+            "q_proj": lambda hidden: (hidden[:, :width].clone(), None),
+            "kv_a_proj_with_mqa": lambda hidden: (hidden[:, width:].clone(), None),
+            "kv_a_layernorm": lambda latent: latent.clone(),
+            "rotary_emb": lambda _, q, k: (q, k),
+            "kv_b_proj": lambda latent: (self.expand(latent), None),
+            "o_proj": lambda out: (out, None),
+            "_server_args": None,
+        }
+        vars(layer).update(has | more)
+        return layer
+
 
 class ExpandedPrefillModel(FullPrefillModel):
     """The same where full prefill graphs look for a body."""
@@ -125,39 +175,3 @@ def _orders(heads: int, columns: int, first: int) -> torch.Tensor:
     as many columns."""
     places = torch.arange(columns)
     return torch.stack([places.roll(first + head) for head in range(heads)])
-
-
-def _attention(model: ExpandedLatentModel, config: EngineConfig, expanded: Any) -> Any:
-    """The engine's layer, with projections that hand on what the harness knows.
-
-    Its constructor reads a model's description and makes layers of weights. A token's hidden state
-    is its query and its latent row, one behind the other.
-    """
-    kind = engine_module(EXPANDS).SarvamMoEMLAAttention
-    layer = object.__new__(kind)
-    torch.nn.Module.__init__(layer)
-    width = config.num_q_heads * config.head_dim
-    rank, heads = config.v_head_dim, config.num_q_heads
-    has = {
-        "num_heads": heads,
-        "num_local_heads": heads,
-        "kv_lora_rank": rank,
-        "q_lora_rank": None,
-        "qk_nope_head_dim": rank,
-        "qk_rope_head_dim": config.head_dim - rank,
-        "qk_head_dim": config.head_dim,
-        "v_head_dim": rank,
-        "kv_cache_dtype": "auto",
-        "alt_stream": None,
-        "attn_mqa": model.layer,
-        "attn_mha": expanded,
-        "q_proj": lambda hidden: (hidden[:, :width].clone(), None),
-        "kv_a_proj_with_mqa": lambda hidden: (hidden[:, width:].clone(), None),
-        "kv_a_layernorm": lambda latent: latent.clone(),
-        "rotary_emb": lambda _, q, k: (q, k),
-        "kv_b_proj": lambda latent: (model.expand(latent), None),
-        "o_proj": lambda out: (out, None),
-        "_server_args": None,
-    }
-    vars(layer).update(has)
-    return layer

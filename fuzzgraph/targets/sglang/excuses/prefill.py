@@ -106,4 +106,21 @@ LATENT_PREFILL_EXCUSES: tuple[Excuse, ...] = (
         for rule in ("live", "meaning")
     ),
     *(Excuse(f"*.forward.{name}", "form", _CHUNKS, _EACH_CHUNK) for name in "kv"),
+    *(
+        Excuse(kernel, "missing", _CHUNKS, _EACH_CHUNK)
+        for kernel in ("flash_attn_varlen_func*", "merge_state_v2")
+    ),
+)
+
+_DECIDED = (
+    "sglang attention_backend_handler.py _handle_attention_backend: decided by the batch of a "
+    "capture, which has as much cached as the graph's chunks hold"
+)
+
+DEEPSEEK_PREFILL_EXCUSES: tuple[Excuse, ...] = (
+    *LATENT_PREFILL_EXCUSES,
+    *(
+        Excuse(name, rule, _DECIDED, "outputs are judged in either way")
+        for name, rule in (("flash_attn_with_kvcache", "missing"), ("*.forward.q", "form"))
+    ),
 )

@@ -27,12 +27,22 @@ from fuzzgraph.targets.sglang.expanded_latent_model import (
 from fuzzgraph.targets.sglang.release import demand_release
 from fuzzgraph.targets.sglang.runners.full_prefill import FullPrefillSession, FullPrefillTarget
 from fuzzgraph.targets.sglang.runners.prefill_cuda_graph_runner import FULL
+from fuzzgraph.targets.sglang.stubs.platform import in_environment
 from fuzzgraph.world import Batch
 
 _SINCE = 0, 5, 17
 """sglang prefill_cuda_graph_runner.py `_capture_chunked_prefix`."""
 _MOST_CHUNKS = 16
 """sglang prefill_cuda_graph_runner.py `_CHUNKED_PREFIX_VARIANTS`, the last one."""
+_SETTINGS = MappingProxyType(
+    {
+        "SGLANG_CHUNKED_PREFIX_CACHE_THRESHOLD": "chunked_prefix_cache_threshold",
+        "SGLANG_MAX_KV_CHUNK_CAPACITY": "max_kv_chunk_capacity",
+    }
+)
+"""What a server reads from its environment (sglang environ.py), and the dimensions."""
+_CAPACITIES = 1 << 17, 16, 8, 40
+"""Tokens that are expanded at a time; the engine's default first."""
 _TOO_LONG = "sglang PrefillCudaGraphRunner._has_uncapturable_chunked_prefix: graphs hold {} tokens"
 
 
@@ -47,6 +57,8 @@ class LatentPrefillTarget(FullPrefillTarget):
 
     about = "full prefill graphs, latent rows on FlashAttention 3"
     excuses = LATENT_PREFILL_EXCUSES
+    model_module = EXPANDS
+    """Of the engine's model."""
     also_stood_in_for = (*FA3_MLA.stood_in_for, "projections but for that of keys and values")
 
     def __init__(self, name: str) -> None:
@@ -60,6 +72,7 @@ class LatentPrefillTarget(FullPrefillTarget):
             swa_window=False,
             layer_types=False,
             images=False,
+            kv_chunk_capacities=_CAPACITIES,
         )
 
     def refused(self, config: EngineConfig) -> str | None:
@@ -74,7 +87,7 @@ class LatentPrefillTarget(FullPrefillTarget):
 
     def modules(self) -> tuple[str, ...]:
         demand_release(_SINCE, "captures no chunks of a past", self.name)
-        return (*super().modules(), EXPANDS)
+        return (*super().modules(), self.model_module)
 
     def load(self) -> None:
         super().load()
@@ -90,7 +103,8 @@ class LatentPrefillSession(FullPrefillSession):
 
     @contextlib.contextmanager
     def engine_runs(self) -> Iterator[None]:
-        with super().engine_runs(), on_cuda():
+        read = {name: str(getattr(self._config, field)) for name, field in _SETTINGS.items()}
+        with in_environment(read, super().engine_runs()), on_cuda():
             yield
 
     def _rule_against(self, batch: Batch) -> str:

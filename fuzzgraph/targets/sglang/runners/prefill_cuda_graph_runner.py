@@ -85,6 +85,8 @@ class PrefillRunnerDriver:
         kind: which graphs.
         runner: has its model and its attention backend.
         on_capture: called with each token count as soon as its graph is captured.
+        decides: whether the model decides by what it reads on the host how it computes; graphs keep
+            what was decided at their capture.
     """
 
     def __init__(
@@ -94,13 +96,14 @@ class PrefillRunnerDriver:
         config: EngineConfig,
         graphs: GraphEngine,
         on_capture: Callable[[int], None],
+        decides: bool = False,
     ) -> None:
         forget_input_buffers()
         _describe_model(runner, config)
         self._runner = runner
         self._module = engine_module(prefill_module(kind) or kind.module)
         self._class = kind.runner if kind.module == self._module.__name__ else None
-        self._segments = CudaGraphs(graphs, "prefill", shared=True)
+        self._segments = CudaGraphs(graphs, "prefill", prepares=decides, shared=True)
         self._on_capture = on_capture
         self._device = PrefillDevice(
             self._module,

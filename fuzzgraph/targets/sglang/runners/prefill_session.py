@@ -148,7 +148,9 @@ class PrefillSession(RunnerSession):
             runner.attn_backend = self.backend = self._open_backend(runner)
             self.watch(self.backend, graphs)
             self._attention.use(runner.token_to_kv_pool, runner.token_to_kv_pool_allocator)
-            self.runner = PrefillRunnerDriver(kind, runner, config, graphs, self.remember)
+            self.runner = PrefillRunnerDriver(
+                kind, runner, config, graphs, self.remember, self.model.decides_on_host
+            )
         self.pools = judged_pools(runner, config)
 
     # What subclasses answer
