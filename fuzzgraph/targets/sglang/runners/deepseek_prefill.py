@@ -9,7 +9,11 @@ from __future__ import annotations
 
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.ports import GraphEngine
-from fuzzgraph.targets.sglang.deepseek_model import DEEPSEEK, DeepseekPrefillModel
+from fuzzgraph.targets.sglang.deepseek_model import (
+    DEEPSEEK,
+    DeepseekLatentModel,
+    DeepseekPrefillModel,
+)
 from fuzzgraph.targets.sglang.excuses.prefill import DEEPSEEK_PREFILL_EXCUSES
 from fuzzgraph.targets.sglang.runners.latent_prefill import (
     LatentPrefillSession,
@@ -43,6 +47,7 @@ class DeepseekPrefillSession(LatentPrefillSession):
 
     def plan(self) -> dict[str, object]:
         """With what decides how a batch is computed: for a graph the batch of its capture did."""
-        if self.ran_eagerly:
-            return {**super().plan(), "method": self._attention.method}
+        model = self._attention
+        if self.ran_eagerly and isinstance(model, DeepseekLatentModel):
+            return {**super().plan(), "method": model.method}
         return {**super().plan(), "graph": self.graph_key()}

@@ -15,6 +15,7 @@ from types import MappingProxyType
 
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.ports import GraphEngine
+from fuzzgraph.targets.sglang.attention_model import FullPrefillModel
 from fuzzgraph.targets.sglang.backends.attention_backend import refused_latent_row
 from fuzzgraph.targets.sglang.backends.fa3 import FA3_MLA
 from fuzzgraph.targets.sglang.excuses.prefill import LATENT_PREFILL_EXCUSES
@@ -98,7 +99,7 @@ class LatentPrefillSession(FullPrefillSession):
     """An opened runner on FlashAttention 3, with one layer of latent attention."""
 
     arguments = MappingProxyType({})
-    model = ExpandedPrefillModel
+    model: type[FullPrefillModel] = ExpandedPrefillModel
     on = FA3_MLA
 
     @contextlib.contextmanager
