@@ -14,6 +14,7 @@ from fuzzgraph.strategies.coherent_adapters import adapted_experts, adapters
 from fuzzgraph.strategies.coherent_drafts import (
     bound_draft,
     draft_branches,
+    draft_models,
     draft_window,
     drafted_blocks,
     drafted_prompts,
@@ -133,6 +134,7 @@ def coherent(fields: Fields, can: Capabilities, draws: Draws, pins: Pins = ()) -
     drafted_blocks(fields, can, draws)
     if not {"draft_tokens", "max_context_len"} & dict(pins).keys():
         whole_blocks(fields, can, draws)
+    draft_models(fields, can, draws)
     ngram_drafts(fields, can, draws)
     sampling(fields, can, draws)
     draft_window(fields, can, draws)

@@ -50,6 +50,24 @@ def whole_blocks(fields: Fields, can: Capabilities, draws: Draws) -> None:
         fields["max_context_len"] = max(fields["max_context_len"], 3 * _BLOCK + 1)
 
 
+def draft_models(fields: Fields, can: Capabilities, draws: Draws) -> None:
+    """What differs between draft models: in half of the configs layers chain, or another model's
+    backend asks for lengths on the host; in a third a block's first token is given."""
+    verifies = fields["modes"] == ("target_verify",)
+    blocks = fields["drafted_blocks"] != "none" and fields["draft_tokens"] > 1
+    has = {
+        "chain_hidden_states": (can.chained_layers and fields["modes"] == ("draft_extend",), 50),
+        "sample_from_anchor": (can.given_anchors and verifies and blocks, 33),
+        "cpu_seq_lens": (can.cpu_seq_lens and verifies, 50),
+    }
+    for name, (may, share) in has.items():
+        default = DIMENSIONS[name].default
+        if not may:
+            fields[name] = default
+        elif draws.percent(name, share):
+            fields[name] = not default
+
+
 def sampling(fields: Fields, can: Capabilities, draws: Draws) -> None:
     """One of the ways to sample that a target's verifies have."""
     others = fields["recurrent_state"] or fields["kv_compression"] != "none"

@@ -556,6 +556,24 @@ class EngineConfig(Record, frozen=True, kw_only=True):
     )] = 1 << 17
     """Tokens that are expanded at a time, of all requests of a batch together; of more, what is
     cached is expanded in chunks, and their parts are merged."""
+    chain_hidden_states: Annotated[bool, Dimension(
+        needs=Switch("chained_layers"), label="draft layers that chain", only_in=("draft_extend",),
+        group="features"
+    )] = False
+    """Whether each layer of a draft model with several is given the hidden states of the one before
+    it, as Step-3.5's are, in the place of the target model's, as MiMo-V2's are."""
+    sample_from_anchor: Annotated[bool, Dimension(
+        needs=Switch("given_anchors"), label="drafts behind an anchor alone",
+        only_in=("target_verify",), group="features"
+    )] = True
+    """Whether a model that drafts blocks samples at a block's first token too; else it drafts one
+    token less."""
+    cpu_seq_lens: Annotated[bool, Dimension(
+        needs=Switch("cpu_seq_lens"), label="lengths on the host", only_in=("target_verify",),
+        group="features"
+    )] = False
+    """Whether the attention backend of a worker's other model asks for lengths on the host. Else
+    they are exact there only if the one under test asks."""
     # fmt: on
 
     def __post_init__(self) -> None:

@@ -64,6 +64,7 @@ _RULES: tuple[Callable[[EngineConfig], None], ...] = (
     servers.check_backends,
     drafts.check_drafted_blocks,
     drafts.check_sampling,
+    drafts.check_draft_model,
     drafts.check_branches,
     drafts.check_draft_window,
     servers.check_experts,

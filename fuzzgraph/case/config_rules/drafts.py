@@ -68,6 +68,26 @@ def check_sampling(config: EngineConfig) -> None:
         )
 
 
+def check_draft_model(config: EngineConfig) -> None:
+    """What one kind of draft model alone has, whose blocks are longer than an anchor."""
+    blocks = config.drafted_blocks != "none" and config.draft_tokens > 1
+    needs = {
+        "chain_hidden_states": (config.modes == ("draft_extend",), "modes=['draft_extend']"),
+        "sample_from_anchor": (blocks, "drafted_blocks of several tokens"),
+        "cpu_seq_lens": (config.modes == ("target_verify",), "modes=['target_verify']"),
+    }
+    for name in set_among(config, needs):
+        met, needed = needs[name]
+        if not met:
+            refuse(
+                f"config.{name}",
+                getattr(config, name),
+                f"needs {needed}; got modes {list(config.modes)}, drafted_blocks="
+                f"{config.drafted_blocks!r} and draft_tokens={config.draft_tokens}",
+                "Change them, or drop it.",
+            )
+
+
 def check_branches(config: EngineConfig) -> None:
     """Tokens are chosen among branches whose keys lie one behind the other."""
     alone = config.modes == ("draft",) and config.spec_topk > 1 and config.page_size == 1

@@ -27,13 +27,13 @@ BLOCKS = (
 
 
 def case(*steps: ReplayStep, page_size: int = 1, blocks: str = "whole", **settings: Any) -> Case:
-    given = {"max_context_len": 33, "draft_tokens": 4, "capture_bs": (4,), **settings}
+    given = {"max_context_len": 33, "draft_tokens": 4, "capture_bs": (4,), "cpu_seq_lens": True}
     config = EngineConfig(
         modes=("target_verify",),
         page_size=page_size,
         kv_pool_pages=256 // page_size + 8,
         drafted_blocks=blocks,  # type: ignore[arg-type]
-        **given,  # type: ignore[arg-type]
+        **{**given, **settings},  # type: ignore[arg-type]
     )
     return validate(Case(schema_version=1, config=config, steps=steps))
 
@@ -50,8 +50,8 @@ def test_drafted_blocks_are_what_their_model_defines(
     workers: Workers, backend: str, blocks: str
 ) -> None:
     target = f"sglang-dflash-draft-{backend}"
-    for context in (32, 33):  # lengths on the host are a bound, or exact
-        of = case(*BLOCKS, page_size=least_page(target), blocks=blocks, max_context_len=context)
+    for exact in (False, True):  # lengths on the host
+        of = case(*BLOCKS, page_size=least_page(target), blocks=blocks, cpu_seq_lens=exact)
         assert found(workers, NEWEST, of, target) == set()
 
 

@@ -26,8 +26,8 @@ VERIFIES = (
 @pytest.mark.parametrize("version", ["0.5.16", "0.5.18", "0.5.21", NEWEST])
 def test_tokens_that_stay_are_committed(workers: Workers, version: str, backend: str) -> None:
     target = f"sglang-dflash-verify-{backend}"
-    for context in (32, 33):  # lengths on the host are a bound, or exact
-        of = case(*VERIFIES, page_size=least_page(target), blocks="none", max_context_len=context)
+    for exact in (False, True):  # lengths on the host
+        of = case(*VERIFIES, page_size=least_page(target), blocks="none", cpu_seq_lens=exact)
         assert found(workers, version, of, target) == set()
 
 

@@ -23,9 +23,6 @@ _ON: dict[str, dict[str, Any]] = {
     TRITON: {"page_size": 4},
     "sglang-trtllm-mha-multi-layer": {"page_size": 16},
 }
-_CONTEXTS = (64, 63)
-"""Of models whose layers are given the target's hidden states, and those of each other."""
-
 released = [pytest.mark.sglang, pytest.mark.slow]
 
 
@@ -38,13 +35,13 @@ def full(target: str = FA3, **settings: Any) -> Case:
 class TestReleases:
     pytestmark = released
 
-    @pytest.mark.parametrize("context", _CONTEXTS)
+    @pytest.mark.parametrize("chained", [False, True])
     @pytest.mark.parametrize("window", [0, 3])
     @pytest.mark.parametrize("version", ["0.5.12", "0.5.23"])
     def test_each_layer_sees_its_own_past_and_the_tokens_that_it_takes(
-        self, workers: Workers, version: str, window: int, context: int
+        self, workers: Workers, version: str, window: int, chained: bool
     ) -> None:
-        case = full(max_context_len=context, swa_window=window)
+        case = full(chain_hidden_states=chained, swa_window=window)
         assert workers.findings(version, case, FA3) == ()
 
     @pytest.mark.parametrize("target", [*_ON][1:])
@@ -61,7 +58,7 @@ class TestReleases:
             ("window_table_not_stored", FA3, "layer_swa_attention", {"swa_window": 3}),
             ("tokens_not_moved_on", FA3, "layer_attention", {}),
             ("token_behind_the_last", FA3, "chained_tokens", {}),
-            ("hidden_states_not_handed_on", FA3, "chained_hidden", {"max_context_len": 63}),
+            ("hidden_states_not_handed_on", FA3, "chained_hidden", {"chain_hidden_states": True}),
             ("keys_of_the_first_layer", TRITON, "layer_attention", {}),
             ("lengths_of_the_step_before", TRITON, "layer_attention", {}),
         ],

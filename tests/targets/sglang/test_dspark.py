@@ -12,9 +12,6 @@ from tests.targets.sglang.test_dflash_verify import VERIFIES
 
 MUTANTS = "tests.targets.sglang.dspark_mutants"
 
-# Lengths on the host are a bound, or exact; a draft model samples at a block's first token, or not.
-ANCHORED, BEHIND = (32, 35), (36, 33)
-
 
 @pytest.mark.sglang
 @pytest.mark.slow
@@ -22,8 +19,8 @@ ANCHORED, BEHIND = (32, 35), (36, 33)
 @pytest.mark.parametrize("version", ["0.5.16", "0.5.17", "0.5.19", "0.5.21", NEWEST])
 def test_tokens_that_stay_are_committed(workers: Workers, version: str, backend: str) -> None:
     target = f"sglang-dspark-verify-{backend}"
-    for context in ANCHORED:
-        of = case(*VERIFIES, page_size=least_page(target), blocks="none", max_context_len=context)
+    for exact in (False, True):  # lengths on the host
+        of = case(*VERIFIES, page_size=least_page(target), blocks="none", cpu_seq_lens=exact)
         assert found(workers, version, of, target) == set()
 
 
@@ -33,8 +30,8 @@ def test_tokens_that_stay_are_committed(workers: Workers, version: str, backend:
 @pytest.mark.parametrize("version", ["0.5.17", "0.5.18", "0.5.20", "0.5.22", NEWEST])
 def test_drafts_are_those_of_a_markov_head(workers: Workers, version: str, backend: str) -> None:
     target = f"sglang-dspark-draft-{backend}"
-    for blocks, context in (("whole", 32), ("causal", 35)):
-        of = case(*BLOCKS, page_size=least_page(target), blocks=blocks, max_context_len=context)
+    for blocks, exact in (("whole", False), ("causal", True)):
+        of = case(*BLOCKS, page_size=least_page(target), blocks=blocks, cpu_seq_lens=exact)
         assert found(workers, version, of, target) == set()
 
 
@@ -46,8 +43,10 @@ def test_models_that_do_not_sample_at_a_blocks_first_token_draft_too(
     workers: Workers, version: str, backend: str
 ) -> None:
     target = f"sglang-dspark-draft-{backend}"
-    for context in BEHIND:
-        of = case(*BLOCKS, page_size=least_page(target), max_context_len=context)
+    for exact in (False, True):
+        of = case(
+            *BLOCKS, page_size=least_page(target), cpu_seq_lens=exact, sample_from_anchor=False
+        )
         assert found(workers, version, of, target) == set()
 
 
@@ -55,7 +54,7 @@ def test_models_that_do_not_sample_at_a_blocks_first_token_draft_too(
 @pytest.mark.slow
 def test_flash_attention_takes_such_blocks_for_one_token_narrower(workers: Workers) -> None:
     """See reports/findings/sglang-dspark-draft-width.md."""
-    of = case(*BLOCKS, max_context_len=BEHIND[0])
+    of = case(*BLOCKS, cpu_seq_lens=False, sample_from_anchor=False)
     shown = found(workers, NEWEST, of, "sglang-dspark-draft-fa3")
     assert {("metadata", "cu_seqlens_q"), ("computes", "attention")} <= shown
 
@@ -117,7 +116,7 @@ def test_a_planted_bug_of_verify_or_commit_is_found(
 def test_a_planted_bug_of_drafts_is_found(
     workers: Workers, planted: str, named: tuple[str, str]
 ) -> None:
-    of = case(*BLOCKS, max_context_len=ANCHORED[0])
+    of = case(*BLOCKS, cpu_seq_lens=False)
     assert named in found(workers, NEWEST, of, f"{MUTANTS}:{planted}")
 
 

@@ -5,7 +5,7 @@ Real: `MultiLayerEagleDraftExtendCudaGraphRunner` and the runner over all layers
 kernels that move tokens on from layer to layer, a backend with both preparations and a KV pool for
 each layer, one `RadixAttention` layer in each, `LogitsProcessor`. Stood in for is what the
 backend's own file says. Models as MiMo-V2's and Step-3.5's differ in the hidden states that layers
-are given (`stubs.draft_worker.chains_hidden`).
+are given (`chain_hidden_states`).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from fuzzgraph.targets.sglang.runners.eagle_multi_layer import (
     LayerOutputs,
     MultiLayerRunnerDriver,
 )
-from fuzzgraph.targets.sglang.stubs.draft_worker import DraftLayer, chains_hidden, layers_worker
+from fuzzgraph.targets.sglang.stubs.draft_worker import DraftLayer, demand_chained, layers_worker
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner, draft_layer_runner
 from fuzzgraph.world import Batch
 
@@ -79,7 +79,7 @@ class LayersTarget(DraftExtendTarget):
         super().__init__(name, backend)
         self.about = f"{self.backend.name}, multi-layer EAGLE's draft_extend graphs"
         self.capabilities = self.capabilities.replace(
-            **_OF_ONE_RANK, capture_beyond_pool=backend == "fa3"
+            **_OF_ONE_RANK, capture_beyond_pool=backend == "fa3", chained_layers=True
         )
 
     def refused(self, config: EngineConfig) -> str | None:
@@ -107,8 +107,9 @@ class LayersSession(DraftExtendSession):
     _layers: tuple[DraftLayer, ...]
     _found: list[LayerOutputs]
 
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
+    def __init__(self, config: EngineConfig, *given: Any) -> None:
+        demand_chained(config)
+        super().__init__(config, *given)
         planes = (judged_pools(layer.runner, self._config).groups for layer in self._layers[1:])
         shared = tuple(
             tuple(replace(group, req_to_token=None) for group in groups) for groups in planes
@@ -176,7 +177,7 @@ class LayersSession(DraftExtendSession):
 
     def promised_outputs(self, mode: Mode) -> tuple[str, ...]:
         """Attention, hidden states and logits of all layers, and the tokens that they predict."""
-        hidden, logits = CHAINED_HIDDEN if chains_hidden(self._config) else LAYER_HIDDEN
+        hidden, logits = CHAINED_HIDDEN if self._config.chain_hidden_states else LAYER_HIDDEN
         # In one graph layers share a buffer of logits, which nobody reads behind it (sglang
         # OneGraphMultiLayerEagleMultiStepDraftExtendCudaGraphRunner.replay).
         more = () if self.runner.one_graph else (logits,)
@@ -189,7 +190,7 @@ class LayersSession(DraftExtendSession):
             return {}
         found: dict[str, list[torch.Tensor]] = {}
         has_one = torch.tensor(batch.new_lens > 0)
-        hidden, logits = CHAINED_HIDDEN if chains_hidden(self._config) else LAYER_HIDDEN
+        hidden, logits = CHAINED_HIDDEN if self._config.chain_hidden_states else LAYER_HIDDEN
         for number, layer in enumerate(self._found):
             live = torch.tensor(self.runner.places(batch, number, eagerly=self.ran_eagerly))
             attended = outputs_in(as_logits(layer.attended[live]), self._config)

@@ -89,8 +89,8 @@ _MIRROR = "sglang dflash_worker_v2.py: on the host lengths have the block beside
 
 def lengths_on_host(backend: Any, config: EngineConfig) -> bool:
     """Whether the scheduler knows lengths on the host: a backend asks for them, this one or the one
-    of the worker's other model, which is another one in some contexts."""
-    return bool(getattr(backend, "needs_cpu_seq_lens", True)) or config.max_context_len % 2 == 1
+    of the worker's other model."""
+    return bool(getattr(backend, "needs_cpu_seq_lens", True)) or config.cpu_seq_lens
 
 
 def host_lengths(field: Field, exact: bool, fill: int) -> Field:
@@ -153,6 +153,7 @@ class BlockDraftTarget(BackendTarget):
             drafted_blocks=("whole", "causal"),
             drafted_windows=True,
             samplings=("greedy", "target"),
+            cpu_seq_lens=True,
             max_draft_tokens=8,
             max_spec_topk=1,
             max_spec_steps=1,

@@ -104,6 +104,7 @@ class BlockVerifyTarget(BackendTarget):
             row_mixings=("none",),
             kv_dtypes=("auto",),
             samplings=("greedy", "target"),
+            cpu_seq_lens=True,
             swa_window=False,
             virtual_pages=False,
             capture_beyond_pool=False,

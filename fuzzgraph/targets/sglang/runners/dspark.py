@@ -24,8 +24,8 @@ from fuzzgraph.targets.sglang.stubs.block_worker import BlockWorker
 from fuzzgraph.targets.sglang.stubs.dspark_worker import (
     WORKER,
     DSparkWorker,
+    demand_anchors,
     described,
-    samples_anchors,
 )
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 
@@ -62,7 +62,7 @@ class DSparkDraftTarget(BlockDraftTarget):
     def __init__(self, name: str, backend: str) -> None:
         super().__init__(name, backend)
         self.capabilities = self.capabilities.replace(
-            drafted_windows=False, samplings=("greedy", "draft")
+            drafted_windows=False, samplings=("greedy", "draft"), given_anchors=True
         )
 
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> DSparkDraftSession:
@@ -78,12 +78,13 @@ class DSparkDraftSession(BlockDraftSession):
     model = MarkovBlockModel
 
     def __init__(self, config: EngineConfig, graphs: GraphEngine, kind: AttentionBackend) -> None:
-        verified = config.draft_tokens + samples_anchors(config)
+        demand_anchors(config)
+        verified = config.draft_tokens + config.sample_from_anchor
         arguments = (("speculative_num_draft_tokens", verified), *kind.arguments)
         super().__init__(config, graphs, replace(kind, arguments=arguments))
 
     def _open_backend(self, runner: ModelRunner) -> Any:
-        anchored = samples_anchors(self._config)
+        anchored = self._config.sample_from_anchor
         drafts = self._config.draft_tokens - (not anchored)
         model = described(runner, self._config, drafts=drafts, anchored=anchored)
         runner.model_config.hf_config = runner.model_config.hf_text_config = model
@@ -128,4 +129,4 @@ class DSparkDraftSession(BlockDraftSession):
 
     @property
     def drafts(self) -> str:
-        return "markov_tokens" if samples_anchors(self._config) else "markov_drafts"
+        return "markov_tokens" if self._config.sample_from_anchor else "markov_drafts"

@@ -18,11 +18,12 @@ import torch
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.content import hidden_width
 from fuzzgraph.draft_head import LOGITS
+from fuzzgraph.errors import NotInRelease
 from fuzzgraph.targets.offline.patching import replaced_names
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.attention_model import demand_forward
 from fuzzgraph.targets.sglang.draft_model import DraftHead, DraftModel, no_draft
-from fuzzgraph.targets.sglang.release import engine_module, has_module, is_before
+from fuzzgraph.targets.sglang.release import engine_module, has_module, is_before, release
 from fuzzgraph.targets.sglang.runners import decode_cuda_graph_runner
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 
@@ -139,12 +140,16 @@ _CHAINED = (0, 5, 10)
 """The first release whose draft layers may take hidden states of each other."""
 
 
-def chains_hidden(config: EngineConfig) -> bool:
-    """Whether each draft layer is given the hidden states of the one before it.
+def demand_chained(config: EngineConfig) -> None:
+    """Return if the release has draft layers as the config says.
 
-    Step-3.5's are and MiMo-V2's are not: here those in contexts of an odd length.
+    Raises:
+        NotInRelease: none takes the hidden states of another.
     """
-    return config.max_context_len % 2 > 0 and not is_before(_CHAINED)
+    if config.chain_hidden_states and is_before(_CHAINED):
+        raise NotInRelease(
+            f"sglang {release()} chains no draft layers: chain_hidden_states must be false"
+        )
 
 
 def _hidden_states_pool(runner: ModelRunner, steps: int) -> torch.Tensor:
@@ -172,7 +177,7 @@ def layers_worker(layers: Sequence[DraftLayer], config: EngineConfig) -> Any:
     worker.draft_runner_list = [layer.runner for layer in layers]
     worker.draft_extend_attn_backend_list = [layer.backend for layer in layers]
     worker.mtp_model_runner = lambda layer: layers[layer].runner
-    worker.chain_mtp_hidden_states = chains_hidden(config)
+    worker.chain_mtp_hidden_states = config.chain_hidden_states
     worker.req_to_hidden_states_pool = _hidden_states_pool(first.runner, len(layers))
     return worker
 

@@ -16,12 +16,13 @@ import torch
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.content import hidden_width
 from fuzzgraph.draft_head import markov_weights
+from fuzzgraph.errors import NotInRelease
 from fuzzgraph.reference.sampled import KEY, block_draws, draft_logits
 from fuzzgraph.targets.offline.cuda_on_cpu import DEVICE, STREAMS, cuda_on_cpu
 from fuzzgraph.targets.offline.package import call_with_known
 from fuzzgraph.targets.offline.patching import replaced_names
 from fuzzgraph.targets.offline.stub import Stub
-from fuzzgraph.targets.sglang.release import engine_module, has_module
+from fuzzgraph.targets.sglang.release import engine_module, has_module, release
 from fuzzgraph.targets.sglang.stubs.block_worker import COMMON, BlockWorker, on_device, stop
 from fuzzgraph.targets.sglang.stubs.dspark_kernels import run_dspark_kernels
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
@@ -51,12 +52,18 @@ class _Proposes(Exception):
         self.proposal = proposal
 
 
-def samples_anchors(config: EngineConfig) -> bool:
-    """Whether the draft model samples at the first token of a block too; else a server's model says
-    that it does not (`sample_from_anchor`), as it does in a third of the contexts of
-    releases that know such models."""
+def demand_anchors(config: EngineConfig) -> None:
+    """Return if the release has draft models as the config says.
+
+    Raises:
+        NotInRelease: all of them sample at the first token of a block.
+    """
     known = hasattr(engine_module(_CONFIG), "get_dspark_sample_from_anchor")
-    return not known or config.draft_tokens == 1 or config.max_context_len % 3 > 0
+    if not (known or config.sample_from_anchor):
+        raise NotInRelease(
+            f"sglang {release()} has no model whose anchors are given: sample_from_anchor must be "
+            "true"
+        )
 
 
 def described(runner: ModelRunner, config: EngineConfig, *, drafts: int, anchored: bool) -> Any:
@@ -64,7 +71,7 @@ def described(runner: ModelRunner, config: EngineConfig, *, drafts: int, anchore
 
     Args:
         drafts: tokens that it drafts at once.
-        anchored: see `samples_anchors`.
+        anchored: whether it samples at the first token of a block too.
     """
     found = copy.deepcopy(runner.model_config.hf_config)
     settings = {**_SETTINGS, "block_size": drafts, "markov_rank": VOCAB, "vocab_size": VOCAB}
@@ -99,7 +106,7 @@ class DSparkWorker(BlockWorker):
     def __init__(
         self, runner: ModelRunner, config: EngineConfig, requests: Any, *, mirrored: bool
     ) -> None:
-        self.anchored = samples_anchors(config)
+        self.anchored = config.sample_from_anchor
         super().__init__(runner, config, requests, mirrored=mirrored)
         steps = max(1, self.verified - 1)
         self.noise = ExponentialNoise(_most_rows(config), steps, runner.device)
