@@ -47,13 +47,11 @@ def kept_places(batch: Batch) -> IntArray:
     return found
 
 
-def children(batch: Batch) -> tuple[IntArray, IntArray]:
+def children(batch: Batch, drafts: int) -> tuple[IntArray, IntArray]:
     """[raw_bs, drafts] the first child of each node and its next sibling, -1 for none (sglang
-    eagle_utils.cu build_tree_efficient)."""
-    assert batch.tree_parents is not None
-    parents = batch.tree_parents
-    first, sibling = np.full_like(parents, -1), np.full_like(parents, -1)
-    for row, above in enumerate(parents):
+    eagle_utils.cu build_tree_efficient). A batch without rows has no trees."""
+    first, sibling = (np.full((batch.raw_bs, drafts), -1, dtype=np.int64) for _ in range(2))
+    for row, above in enumerate(() if batch.tree_parents is None else batch.tree_parents):
         for node in range(len(above) - 1, 0, -1):
             sibling[row, node] = first[row, above[node]]
             first[row, above[node]] = node

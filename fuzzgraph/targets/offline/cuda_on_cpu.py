@@ -156,6 +156,8 @@ def _waiting() -> Callable[..., None]:
 # Of a Hopper GPU, so that engines choose the code that they ship for servers; few
 # multiprocessors, because work is split among them and a split costs time here.
 _MAJOR, _MINOR, _MULTIPROCESSORS, _BYTES = 9, 0, 4, 80 << 30
+_THREADS = 2048
+"""That a multiprocessor of this kind holds (CUDA C++ programming guide, compute capabilities)."""
 
 
 @relay
@@ -169,7 +171,7 @@ def _properties(device: Any = None) -> Stub:
         torch.device(device)
     return Stub(
         name="CPU", multi_processor_count=_MULTIPROCESSORS, major=_MAJOR, minor=_MINOR,
-        total_memory=_BYTES,
+        total_memory=_BYTES, max_threads_per_multi_processor=_THREADS,
     )  # fmt: skip
 
 

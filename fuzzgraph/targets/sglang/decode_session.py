@@ -160,7 +160,8 @@ class DecodeSession(RunnerSession):
 
     def _translate(self, batch: Batch) -> Any:
         """The engine's own batch."""
-        if self._reservation is not None and batch.mode == "target_verify":
+        verifies = batch.raw_bs and batch.mode == "target_verify"
+        if self._reservation is not None and verifies:  # an idle rank's scheduler reserves nothing
             self._reservation.reserve_drafts(batch)
         return forward_batch(batch, self._model_runner)
 

@@ -55,6 +55,18 @@ by_layout = pytest.mark.parametrize("layout", LAYOUTS, ids=["per expert", "share
 
 
 @pytest.mark.sglang
+def test_more_tokens_than_one_kernel_finishes_are_right(workers: Workers) -> None:
+    """Of more than 64 tokens another kernel adds base and adapter up (base_gemm_provider/base.py,
+    `finalize`)."""
+    rows = 66
+    of = _case(
+        _step(*((row, 5, row % 3) for row in range(rows))),
+        capture_bs=(rows,), req_pool_size=rows, kv_pool_pages=rows * 16 + 2,
+    )  # fmt: skip
+    assert found(workers, NEWEST, _with_experts(of), V2) == set()
+
+
+@pytest.mark.sglang
 @pytest.mark.slow
 @by_layout
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from fuzzgraph.case import Case, EngineConfig
+from fuzzgraph.case import Case, EngineConfig, ReplayStep
 from fuzzgraph.targets import open_target
 from tests.targets.sglang.hybrid_cases import verifies, verify
 from tests.targets.sglang.released import Workers
@@ -79,6 +79,18 @@ def test_rows_that_pad_for_other_ranks_are_written_behind_the_table(workers: Wor
     case = verifies(step, spec_topk=2, spec_steps=2, draft_tokens=4, capture_bs=(1,), dp_size=2)
     found = oracles(workers, "0.5.23", case, "sglang-gdn-verify")
     assert ("footprint", "retrieve_parent_token_ptr") in found
+
+
+@pytest.mark.sglang
+@pytest.mark.parametrize("target", ["sglang-gdn-verify", "sglang-kda-verify"])
+def test_a_rank_without_requests_has_no_trees(workers: Workers, target: str) -> None:
+    """What pads it is the latent finding of reports/findings/sglang-gdn-padded-rows.md."""
+    idle = ReplayStep(mode="idle", other_ranks=(1,))
+    shape = {"spec_topk": 2, "spec_steps": 2, "draft_tokens": 4, "capture_bs": (1, 2)}
+    case = verifies(
+        verify((0, 8), new=4), idle, verify((0, 9), new=4), dp_size=2, kv_pool_pages=80, **shape
+    )
+    assert {oracle for oracle, _ in oracles(workers, "0.5.23", case, target)} <= {"noninterference"}
 
 
 @pytest.mark.sglang

@@ -48,7 +48,7 @@ def test_a_path_has_what_was_cached_and_the_drafts_from_the_root_on() -> None:
 
 
 def test_first_children_and_next_siblings_name_each_draft_once() -> None:
-    first, sibling = children(verify()[0])
+    first, sibling = children(verify()[0], 5)
     assert first.tolist() == [[1, 3, -1, -1, -1]]
     assert sibling.tolist() == [[-1, 2, -1, 4, -1]]
 

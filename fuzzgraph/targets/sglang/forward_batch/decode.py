@@ -188,7 +188,7 @@ def _verify_input(batch: Batch, runner: ModelRunner, lens: IntArray) -> Any:
     branches = args.speculative_eagle_topk or 1  # None: drafts of no EAGLE model
     if branches > 1 and runner.mambaish_config is not None:
         # Layers with a state read them; others do not before sampling.
-        first, sibling = children(batch)
+        first, sibling = children(batch, args.speculative_num_draft_tokens)
         tree |= {
             "next_token": engine_tensor(first, runner.device),
             "next_sibling": engine_tensor(sibling, runner.device),
