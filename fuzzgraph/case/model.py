@@ -544,13 +544,13 @@ class EngineConfig(Record, frozen=True, kw_only=True):
     batches without a graph are padded to the largest rank's then, beside prompts as well."""
     chunked_prefix_cache_threshold: Annotated[int, Dimension(
         bounds=(0, 1 << 20), needs=Sizes("prefix_thresholds", widest=(8192, 1, 12, 24)),
-        label="prompts expanded from {} cached tokens on", only_in=("prefill",), group="features"
+        label="prompts expanded sooner", only_in=("prefill",), group="features"
     )] = 8192
     """Tokens that the requests of a batch have cached from which on its prompts expand latent rows
     into the keys and values of each head. Between none and as many, attention stays latent."""
     max_kv_chunk_capacity: Annotated[int, Dimension(
         bounds=(1, 1 << 20), needs=Sizes("kv_chunk_capacities", widest=(1 << 17, 8, 16, 40)),
-        label="chunks of {} tokens", only_in=("prefill",), group="features"
+        label="cached tokens expanded in chunks", only_in=("prefill",), group="features"
     )] = 1 << 17
     """Tokens that are expanded at a time, of all requests of a batch together; of more, what is
     cached is expanded in chunks, and their parts are merged."""
