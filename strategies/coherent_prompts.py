@@ -7,6 +7,7 @@ from fuzzgraph.case import DIMENSIONS
 from fuzzgraph.strategies.config_features import Fields, Pins
 from fuzzgraph.strategies.draws import Draws
 
+_MOST_CHUNKS = 8
 _FULL_TOKENS = 64
 """Upper bound of a prefill graph's tokens where they are as many as all its requests may have."""
 
@@ -33,8 +34,8 @@ def prefill_slots(fields: Fields, can: Capabilities, draws: Draws) -> None:
 
 
 def prefix_chunks(fields: Fields, can: Capabilities, draws: Draws) -> None:
-    """When and how much of a past is expanded at once, each of a target's values as often; a chunk
-    has room for a token of each request."""
+    """When and how much of a past is expanded at once, each of a target's values as often; contexts
+    of all requests have eight chunks at most, as those of servers have few."""
     full = fields["modes"] == ("prefill",) and fields["prefill_runner"] == "full"
     has = {
         "chunked_prefix_cache_threshold": can.prefix_thresholds,
@@ -45,7 +46,7 @@ def prefix_chunks(fields: Fields, can: Capabilities, draws: Draws) -> None:
             fields[name] = DIMENSIONS[name].default
         elif fields[name] == values[0]:
             fields[name] = draws.pick(name, values)
-    least = fields["req_pool_size"]
+    least = fields["req_pool_size"] * -(-fields["max_context_len"] // _MOST_CHUNKS)
     fields["max_kv_chunk_capacity"] = max(fields["max_kv_chunk_capacity"], least)
 
 

@@ -13,6 +13,7 @@ from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, validate
 from fuzzgraph.case.images import image_tokens
 from fuzzgraph.errors import InvalidCase
 from fuzzgraph.layout import plan
+from fuzzgraph.reference.output_spec import MOST_PARTS, merged_parts
 from fuzzgraph.strategies import CI
 from fuzzgraph.strategies.configs import swarm_config
 
@@ -88,6 +89,14 @@ def test_images_of_several_lengths_are_drawn_beside_text_alone() -> None:
     assert 0 in lens and len(lens) > 2
 
 
+def test_a_past_has_as_many_parts_as_its_chunks() -> None:
+    latent = msgspec.structs.replace(_FULL, attention="mla", max_context_len=30)
+    assert merged_parts(latent) == 8  # of 8 // 2 tokens in a graph
+    assert merged_parts(msgspec.structs.replace(latent, max_kv_chunk_capacity=16)) == 15
+    assert merged_parts(msgspec.structs.replace(latent, max_context_len=300)) == MOST_PARTS
+    assert merged_parts(_FULL) == merged_parts(EngineConfig()) == 0
+
+
 def test_each_way_to_expand_what_is_cached_is_drawn_for_latent_attention_alone() -> None:
     thresholds, capacities = (8192, 1, 12), (1 << 17, 16, 8)
     can = _CAN.replace(
@@ -108,4 +117,6 @@ def test_each_way_to_expand_what_is_cached_is_drawn_for_latent_attention_alone()
     assert ways["mha"] == {(8192, 1 << 17)}
     assert {one for one, _ in ways["mla"]} == {*thresholds}
     assert {*capacities} <= {one for _, one in ways["mla"]}
-    assert all(each.max_kv_chunk_capacity >= each.req_pool_size for each in drawn)
+    for each in drawn:
+        chunk = each.max_kv_chunk_capacity // each.req_pool_size
+        assert each.max_context_len <= 8 * chunk

@@ -74,6 +74,30 @@ def test_a_past_of_more_chunks_than_graphs_hold_goes_without_one(workers: Worker
 
 
 @pytest.mark.sglang
+@pytest.mark.parametrize(
+    ("rows", "settings"),
+    [
+        # Thirteen sums, each rounded to half precision.
+        (((0, 514, 256),), {
+            "max_context_len": 770, "kv_pool_pages": 800, "capture_tokens": (1,),
+            "req_pool_size": 1, "dtype": "bfloat16", "max_kv_chunk_capacity": 40,
+        }),
+        # Three chunks in the graph and three without one, of other lengths.
+        (((0, 23, 8),), {
+            "max_context_len": 32, "kv_pool_pages": 260, "capture_tokens": (8, 32),
+            "req_pool_size": 3, "prefill_slots": 3, "max_kv_chunk_capacity": 8,
+        }),
+    ],
+)  # fmt: skip
+def test_sums_of_many_chunks_may_round(
+    workers: Workers, rows: Rows, settings: dict[str, Any]
+) -> None:
+    shape = {"prefill_slots": 1, "num_q_heads": 1, "head_dim": 4, "v_head_dim": 2}
+    case = latent_case(rows, **{**shape, **settings})
+    assert workers.findings("0.5.23", case, _TARGET) == ()
+
+
+@pytest.mark.sglang
 @pytest.mark.slow
 @pytest.mark.parametrize("version", ["0.5.20", "0.5.23"])
 @pytest.mark.parametrize(

@@ -121,12 +121,13 @@ class LatentPrefillSession(FullPrefillSession):
         return max(1, self._config.capture_tokens[-1] // self._config.prefill_slots)
 
     def plan(self) -> dict[str, object]:
-        """With the number of parts that are merged: it decides in which order a row is summed."""
+        """With the number of parts that are merged and their length: by them a row is summed."""
         past = max(self._last_batch.extend_prefix_lens_cpu, default=0)
         chunks = -(-past // self._chunk)
         if self.ran_eagerly:
             chunks = self._last_batch.num_prefix_chunks or 0
-        return {**super().plan(), "prefix_chunks": chunks}
+        long = self._last_batch.prefix_chunk_len if self.ran_eagerly else self._chunk
+        return {**super().plan(), "prefix_chunks": (chunks, long if chunks else 0)}
 
     @property
     def roots(self) -> Mapping[str, object]:
