@@ -21,7 +21,7 @@ BOTH_SIZES = (*BLOCKS, block((0, 27)), block((2, 24), (0, 30)), block((0, 31)))
 
 def uno(*steps: ReplayStep, drafts: bool = True, **settings: Any) -> Case:
     blocks = "causal" if drafts else "none"
-    given = {"capture_bs": (1, 4), "draft_adapter": True, **settings}
+    given = {"capture_bs": (1, 4), "draft_adapter": True, "cpu_seq_lens": False, **settings}
     return case(*steps, blocks=blocks, **given)
 
 
