@@ -134,7 +134,7 @@ def coherent(fields: Fields, can: Capabilities, draws: Draws, pins: Pins = ()) -
     drafted_blocks(fields, can, draws)
     if not {"draft_tokens", "max_context_len"} & dict(pins).keys():
         whole_blocks(fields, can, draws)
-    draft_models(fields, can, draws)
+    draft_models(fields, can, pins, draws)
     ngram_drafts(fields, can, draws)
     sampling(fields, can, draws)
     draft_window(fields, can, draws)
@@ -152,7 +152,7 @@ def coherent(fields: Fields, can: Capabilities, draws: Draws, pins: Pins = ()) -
     if can.loras:
         adapted_experts(fields, can, pins, draws)
     prefill_slots(fields, can, draws)
-    prefix_chunks(fields, can, draws)
+    prefix_chunks(fields, can, pins, draws)
     images(fields, can, pins, draws)
     two_batches(fields, can, draws)
     if "trtllm_kernel" not in dict(pins):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import BOUNDS_OF_KEYS, DIMENSIONS
-from fuzzgraph.strategies.config_features import Fields
+from fuzzgraph.strategies.config_features import Fields, Pins
 from fuzzgraph.strategies.draws import Draws
 
 _DRAFTED_ELEMENTS = 1 << 17
@@ -50,7 +50,7 @@ def whole_blocks(fields: Fields, can: Capabilities, draws: Draws) -> None:
         fields["max_context_len"] = max(fields["max_context_len"], 3 * _BLOCK + 1)
 
 
-def draft_models(fields: Fields, can: Capabilities, draws: Draws) -> None:
+def draft_models(fields: Fields, can: Capabilities, pins: Pins, draws: Draws) -> None:
     """What differs between draft models: in half of the configs layers chain, or another model's
     backend asks for lengths on the host; in a third a block's first token is given."""
     verifies = fields["modes"] == ("target_verify",)
@@ -64,7 +64,7 @@ def draft_models(fields: Fields, can: Capabilities, draws: Draws) -> None:
         default = DIMENSIONS[name].default
         if not may:
             fields[name] = default
-        elif draws.percent(name, share):
+        elif name not in dict(pins) and draws.percent(name, share):
             fields[name] = not default
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import DIMENSIONS
+from fuzzgraph.case.prefix_parts import expands_past
 from fuzzgraph.strategies.config_features import Fields, Pins
 from fuzzgraph.strategies.draws import Draws
 
 _MOST_CHUNKS = 8
+"""Of a context, where the batch has all requests."""
 _FULL_TOKENS = 64
 """Upper bound of a prefill graph's tokens where they are as many as all its requests may have."""
 
@@ -33,19 +35,19 @@ def prefill_slots(fields: Fields, can: Capabilities, draws: Draws) -> None:
     fields["capture_tokens"] = tuple(sorted(within))
 
 
-def prefix_chunks(fields: Fields, can: Capabilities, draws: Draws) -> None:
+def prefix_chunks(fields: Fields, can: Capabilities, pins: Pins, draws: Draws) -> None:
     """When and how much of a past is expanded at once, each of a target's values as often; contexts
     of all requests have eight chunks at most, as those of servers have few."""
-    full = fields["modes"] == ("prefill",) and fields["prefill_runner"] == "full"
     has = {
         "chunked_prefix_cache_threshold": can.prefix_thresholds,
         "max_kv_chunk_capacity": can.kv_chunk_capacities,
     }
-    for name, values in has.items():
-        if not full or fields["attention"] != "mla":
-            fields[name] = DIMENSIONS[name].default
-        elif fields[name] == values[0]:
-            fields[name] = draws.pick(name, values)
+    if not expands_past(fields):
+        fields.update({name: DIMENSIONS[name].default for name in has})
+        return
+    for name in has.keys() - dict(pins).keys():
+        if fields[name] == has[name][0]:
+            fields[name] = draws.pick(name, has[name])
     least = fields["req_pool_size"] * -(-fields["max_context_len"] // _MOST_CHUNKS)
     fields["max_kv_chunk_capacity"] = max(fields["max_kv_chunk_capacity"], least)
 

@@ -21,6 +21,7 @@ from fuzzgraph.adapted_layer import (
     shared_columns,
 )
 from fuzzgraph.case import EngineConfig, Mode, attention_outputs
+from fuzzgraph.case.prefix_parts import merged_parts
 from fuzzgraph.compressor_layer import INDEX_STATES, STATES, STRAYS, compressor_shape
 from fuzzgraph.content import DTYPES, STATE_WIDTH, hidden_width
 from fuzzgraph.draft_head import LOGITS
@@ -61,8 +62,6 @@ _FP8_OUTPUT = (2.0**-4, 2.0**-10)
 """Half of the last of three bits behind the leading one, and of the smallest step."""
 LAST_ATTENTION = "last_attention"
 """Attention of the last token of each request of a prompt, of which a server makes logits."""
-MOST_PARTS = 16
-"""Of a past in a graph (sglang prefill_cuda_graph_runner.py `_CHUNKED_PREFIX_VARIANTS`)."""
 _WIDE = ("state", "recurrent")
 """Those in float32 whatever the model's dtype."""
 
@@ -118,29 +117,13 @@ def rounding_of(name: str, config: EngineConfig) -> Rounding:
     if name in (ADAPTED, ADAPTED_OF_RANKS):
         return Rounding(dtype, relative=adapted_coarseness(dtype))
     relative, absolute = coarseness(name, config)
-    relative += merged_parts(config) * torch.finfo(dtype).eps / 2
+    relative += merged_parts(config) * torch.finfo(dtype).eps / 2  # each sum is rounded
     in_fp8 = config.kv_dtype == "nvfp4" and config.trtllm_kernel == "trtllm_gen"
     if in_fp8 and name in (*attention_outputs(config), "mixed"):
         # Kernels with keys in FP4 give float8_e4m3fn, from which a layer behind takes it on.
         given, least = _FP8_OUTPUT
         relative, absolute = relative + (1 + relative) * given, absolute + (1 + relative) * least
     return Rounding(dtype, relative, absolute)
-
-
-def merged_parts(config: EngineConfig) -> int:
-    """Parts of a past, at most, that are merged into the attention of a prompt, each sum rounded to
-    the model's dtype; 0 where one kernel attends to all keys.
-
-    Source: sglang prefill_cuda_graph_runner.py `_resolve_prefix_chunk_shape`,
-    forward_batch_deepseek_mha_mixin.py `prepare_chunked_prefix_cache_info`.
-    """
-    merges = config.modes == ("prefill",) and config.prefill_runner == "full"
-    if config.attention != "mla" or not merges:
-        return 0
-    in_graph = max(1, config.capture_tokens[-1] // config.prefill_slots)
-    without = config.max_kv_chunk_capacity // config.req_pool_size
-    parts = -(-config.max_context_len // min(in_graph, without))
-    return min(parts, MOST_PARTS)
 
 
 def output_spec(

@@ -9,13 +9,15 @@ import msgspec
 import pytest
 
 from fuzzgraph.capabilities import Capabilities
-from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, validate
+from fuzzgraph.case import DIMENSIONS, BatchRow, Case, EngineConfig, ReplayStep, validate
 from fuzzgraph.case.images import image_tokens
+from fuzzgraph.case.prefix_parts import MOST_PARTS, merged_parts
 from fuzzgraph.errors import InvalidCase
 from fuzzgraph.layout import plan
-from fuzzgraph.reference.output_spec import MOST_PARTS, merged_parts
 from fuzzgraph.strategies import CI
+from fuzzgraph.strategies.coherent_prompts import prefix_chunks
 from fuzzgraph.strategies.configs import swarm_config
+from fuzzgraph.strategies.draws import Draws
 
 _FULL = EngineConfig(
     modes=("prefill",), capture_bs=(), capture_tokens=(8,), prefill_runner="full", prefill_slots=2
@@ -120,3 +122,22 @@ def test_each_way_to_expand_what_is_cached_is_drawn_for_latent_attention_alone()
     for each in drawn:
         chunk = each.max_kv_chunk_capacity // each.req_pool_size
         assert each.max_context_len <= 8 * chunk
+
+
+def test_many_requests_with_long_contexts_leave_other_configs_as_they_are() -> None:
+    fields = {name: row.default for name, row in DIMENSIONS.items()}
+    fields |= {"req_pool_size": 265, "max_context_len": 1 << 14}
+    before = dict(fields)
+    prefix_chunks(fields, _CAN, (), Draws(1))
+    assert fields == before
+
+
+def test_what_a_test_pins_stays() -> None:
+    fields = {name: row.default for name, row in DIMENSIONS.items()}
+    fields |= {"modes": ("prefill",), "prefill_runner": "full", "attention": "mla"}
+    can = _CAN.replace(prefix_thresholds=(8192, 1), kv_chunk_capacities=(1 << 17, 16))
+    pins = (("chunked_prefix_cache_threshold", (8192,)),)
+    for number in range(20):
+        drawn = dict(fields)
+        prefix_chunks(drawn, can, pins, Draws(number))
+        assert drawn["chunked_prefix_cache_threshold"] == 8192

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fuzzgraph.case.config_rules.beside import set_among
 from fuzzgraph.case.config_rules.refusal import refuse
 from fuzzgraph.case.model import EngineConfig
+from fuzzgraph.case.prefix_parts import expands_past
 
 
 def check_prefill(config: EngineConfig) -> None:
@@ -39,8 +40,7 @@ def check_prefix_chunks(config: EngineConfig) -> None:
     request at least (sglang forward_batch_deepseek_mha_mixin.py divides them)."""
     names = ("chunked_prefix_cache_threshold", "max_kv_chunk_capacity")
     changed = set_among(config, names)
-    full = config.modes == ("prefill",) and config.prefill_runner == "full"
-    if changed and not (full and config.attention == "mla"):
+    if changed and not expands_past(config):
         refuse(
             f"config.{changed[0]}",
             getattr(config, changed[0]),

@@ -8,15 +8,11 @@ projections and puts keys together.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
-from fuzzgraph.case import EngineConfig
-from fuzzgraph.ports import GraphEngine
-from fuzzgraph.targets.sglang.runners.deepseek_prefill import (
-    DeepseekPrefillSession,
-    DeepseekPrefillTarget,
-)
-from fuzzgraph.targets.sglang.runners.prefill_cuda_graph_runner import FULL
+from fuzzgraph.targets.sglang.runners.deepseek_prefill import DeepseekPrefillTarget
 from tests.targets.sglang.changed_lines import change_line_elsewhere
+from tests.targets.sglang.planted import with_changed_sessions
 
 _DEEPSEEK = "sglang.srt.models.deepseek_common"
 _HANDLERS = f"{_DEEPSEEK}.attention_backend_handler"
@@ -34,26 +30,21 @@ _MENDED: Change = (
 """A graph that is captured with chunks of a past uses them."""
 
 
-class _Planted(DeepseekPrefillTarget):
-    def __init__(self, *changes: Change) -> None:
-        super().__init__("sglang-full-prefill-deepseek")
-        self._changes = changes
+def _planted(*changes: Change) -> DeepseekPrefillTarget:
+    def change(session: Any) -> None:
+        for each in changes:
+            change_line_elsewhere(session, *each)
 
-    def open_session(self, config: EngineConfig, graphs: GraphEngine) -> DeepseekPrefillSession:
-        session = DeepseekPrefillSession(config, graphs, FULL)
-        for change in self._changes:
-            change_line_elsewhere(session, *change)
-        return session
+    return with_changed_sessions(DeepseekPrefillTarget("sglang-full-prefill-deepseek"), change)
 
 
-def _with(*change: str) -> Callable[[], DeepseekPrefillTarget]:
-    holder, name, line, other = change
-    return lambda: _Planted(_MENDED, (holder, name, line, other))
+def _with(holder: str, name: str, line: str, other: str) -> Callable[[], DeepseekPrefillTarget]:
+    return lambda: _planted(_MENDED, (holder, name, line, other))
 
 
 def mended() -> DeepseekPrefillTarget:
     """Nothing else is changed."""
-    return _Planted(_MENDED)
+    return _planted(_MENDED)
 
 
 # Latent

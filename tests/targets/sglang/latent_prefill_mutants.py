@@ -8,39 +8,30 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fuzzgraph.case import EngineConfig
-from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.sglang.runners.latent_prefill import (
     LatentPrefillSession,
     LatentPrefillTarget,
 )
-from fuzzgraph.targets.sglang.runners.prefill_cuda_graph_runner import FULL
 from tests.targets.sglang.changed_kernels import change_kernel
 from tests.targets.sglang.changed_lines import change_line, change_line_elsewhere
+from tests.targets.sglang.planted import with_changed_sessions
 
 _RUNNER = "sglang.srt.model_executor.runner.prefill_cuda_graph_runner"
 _MERGES = "sglang.srt.models.deepseek_common.attention_forward_methods.forward_mha"
 Plant = Callable[[LatentPrefillSession], None]
 
 
-class _Planted(LatentPrefillTarget):
-    def __init__(self, plant: Plant) -> None:
-        super().__init__("sglang-full-prefill-mla")
-        self._plant = plant
-
-    def open_session(self, config: EngineConfig, graphs: GraphEngine) -> LatentPrefillSession:
-        session = LatentPrefillSession(config, graphs, FULL)
-        self._plant(session)
-        return session
+def _planted(plant: Plant) -> LatentPrefillTarget:
+    return with_changed_sessions(LatentPrefillTarget("sglang-full-prefill-mla"), plant)
 
 
 def _changed(holder: str, name: str, line: str, other: str = "pass") -> LatentPrefillTarget:
     """Before graphs are captured, and in runs without one too."""
-    return _Planted(lambda session: change_line_elsewhere(session, holder, name, line, other))
+    return _planted(lambda session: change_line_elsewhere(session, holder, name, line, other))
 
 
 def _in_backend(line: str, other: str) -> LatentPrefillTarget:
-    return _Planted(lambda session: change_line(session.backend, "forward_extend", line, other))
+    return _planted(lambda session: change_line(session.backend, "forward_extend", line, other))
 
 
 def _in_runner(name: str, line: str, other: str = "pass") -> LatentPrefillTarget:
@@ -110,7 +101,7 @@ def keeps_chunk_lengths() -> LatentPrefillTarget:
 
         session.capture = then  # type: ignore[method-assign]
 
-    return _Planted(plant)
+    return _planted(plant)
 
 
 def takes_too_few_chunks() -> LatentPrefillTarget:
@@ -125,4 +116,4 @@ def lists_every_chunk_from_the_start() -> LatentPrefillTarget:
     """The Triton kernel that lists slots does not begin where the chunk does."""
     name = "create_chunked_prefix_cache_kv_indices"
     line = "            + chunk_start_pos\n"
-    return _Planted(lambda session: change_kernel(session, _RUNNER, name, line, ""))
+    return _planted(lambda session: change_kernel(session, _RUNNER, name, line, ""))

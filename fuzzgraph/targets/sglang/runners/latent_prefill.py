@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
 from fuzzgraph.case import EngineConfig
+from fuzzgraph.case.prefix_parts import MOST_PARTS, graph_chunk
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.sglang.attention_model import FullPrefillModel
 from fuzzgraph.targets.sglang.backends.attention_backend import refused_latent_row
@@ -33,8 +34,6 @@ from fuzzgraph.world import Batch
 
 _SINCE = 0, 5, 17
 """sglang prefill_cuda_graph_runner.py `_capture_chunked_prefix`."""
-_MOST_CHUNKS = 16
-"""sglang prefill_cuda_graph_runner.py `_CHUNKED_PREFIX_VARIANTS`, the last one."""
 _SETTINGS = MappingProxyType(
     {
         "SGLANG_CHUNKED_PREFIX_CACHE_THRESHOLD": "chunked_prefix_cache_threshold",
@@ -109,16 +108,14 @@ class LatentPrefillSession(FullPrefillSession):
             yield
 
     def _rule_against(self, batch: Batch) -> str:
-        most = _MOST_CHUNKS * self._chunk
+        most = MOST_PARTS * self._chunk
         if batch.cached_lens.max(initial=0) > most:
             return _TOO_LONG.format(most)
         return super()._rule_against(batch)
 
     @property
     def _chunk(self) -> int:
-        """Tokens of a chunk in a graph: the largest count, dealt out among the slots (sglang
-        prefill_cuda_graph_runner.py `_resolve_prefix_chunk_shape`)."""
-        return max(1, self._config.capture_tokens[-1] // self._config.prefill_slots)
+        return graph_chunk(self._config)
 
     def plan(self) -> dict[str, object]:
         """With the number of parts that are merged and their length: by them a row is summed."""
