@@ -10,23 +10,11 @@ import numpy as np
 
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, group_configs, rank_sizes
 from fuzzgraph.case.adapters import DRAFT_ADAPTER, adapters_of_others
-from fuzzgraph.case.state_rings import NO_RING, Ring
-from fuzzgraph.case.verified_states import (
-    TRACK_SLOTS,
-    Computed,
-    computed_by,
-    requests_with_state,
-    state_slots_each,
-    states_each,
-    tracked_len,
-    verifies_states,
-)
-from fuzzgraph.content import token_ids
 from fuzzgraph.errors import InvalidCase, OutOfPages
 from fuzzgraph.layout.adapter_pool import AdapterPools
 from fuzzgraph.layout.free_list import OTHER_ORDER, FreeList
+from fuzzgraph.layout.recurrent_states import RecurrentStates
 from fuzzgraph.layout.streams import (
-    BRANCHES,
     ENCODER,
     MROPE,
     accepted_lens,
@@ -37,7 +25,7 @@ from fuzzgraph.layout.streams import (
     with_placeholders,
     with_rejected,
 )
-from fuzzgraph.layout.trees import draft_tree
+from fuzzgraph.layout.trees import branch_tokens, draft_trees
 from fuzzgraph.layout.windowed import WindowedPages, slots_of
 from fuzzgraph.world import FIRST_PAGE, FIRST_ROW, RESERVED_PAGE, Batch, IntArray, Ragged
 
@@ -49,7 +37,6 @@ class _Request:
     """A live request and all that it owns."""
 
     row: int
-    state_slots: list[int]
     tokens: IntArray
     """Token ids of every position it will reach, and the one that follows."""
     mrope: IntArray
@@ -66,11 +53,6 @@ class _Request:
     encoder_tokens: IntArray
     windowed: list[WindowedPages]
     """What it has in each further KV cache group."""
-    computed: Computed | None = None
-    """By its last step, where drafts are checked by layers with recurrent states."""
-    tracked: int = 0
-    """States of it that were kept for a prefix cache."""
-    ring: Ring = NO_RING
 
 
 def _shared_prefix_pages(case: Case) -> int:
@@ -136,10 +118,7 @@ class Scheduler:
         self.adapter_pools = AdapterPools(config)
         order, seed = case.page_order, case.seed
         self.rows = FreeList(order, seed, FIRST_ROW, config.req_pool_size)
-        self.states_each = states_each(config)
-        self.slots_each = state_slots_each(config)
-        states = requests_with_state(config) * max(self.slots_each, 1)
-        self.states = FreeList(OTHER_ORDER[order], seed, FIRST_ROW, states)
+        self.states = RecurrentStates(case, self.accepted)
         self.pages = FreeList(order, seed, FIRST_PAGE, config.kv_pool_pages)
         # As many as pages, in another order.
         self.names = FreeList(OTHER_ORDER[order], seed, FIRST_PAGE, config.kv_pool_pages)
@@ -180,10 +159,10 @@ class Scheduler:
                 f"req_pool_size={config.req_pool_size}. Finish a request before, or raise "
                 "config.req_pool_size."
             )
+        self.states.add(request)
         encoder_pages = self._take_pages(-(-row.encoder_len // config.page_size), request)
         return _Request(
             row=self.rows.take(1)[0],
-            state_slots=self.states.take(self.slots_each),
             tokens=self.tokens[request],
             mrope=self.mrope.get(request, _NONE),
             shared=bool(self.prefix),
@@ -221,7 +200,7 @@ class Scheduler:
         self.pages.give_back(own + request.encoder_pages + windowed)
         self.names.give_back(request.names[len(self.prefix_names) if request.shared else 0 :])
         self.rows.give_back([request.row])
-        self.states.give_back(request.state_slots)
+        self.states.finish(name)
         if self.prefix_pages and not self.requests:
             self.pages.give_back(self.prefix_pages)
             self.names.give_back(self.prefix_names)
@@ -297,14 +276,14 @@ class Scheduler:
         kv_positions = _cut([self.positions] * len(rows), zeros, seq)
         parents = None
         if step.mode == "target_verify":
-            parents = self._draw_trees(index, rows, kv_positions, kv_offsets)
+            parents, depths = draft_trees(self.case, index, rows)
+            if self.config.spec_topk > 1:  # positions of a chain are right
+                ends = kv_offsets[1:, None] - np.arange(self.config.draft_tokens, 0, -1)
+                kv_positions[ends] = depths + (ints(seq) - self.config.draft_tokens)[:, None]
         encoder_lens, encoder_slots, encoder_tokens = self._encoders(live)
-        track_slots, tracked_lens = self._track(index, step, live)
-        kept_tokens, new_states = self._verify_states(rows, live)
-        rings = self._rings(index, step, live)
         bs = len(rows)
         if step.mode == "draft":
-            input_ids, positions = self._draft(rows, seq)
+            input_ids, positions = branch_tokens(self.case, rows)
             slot_mapping = branches
             token_rows = np.repeat(np.arange(bs), self.config.spec_topk)
         else:
@@ -340,12 +319,6 @@ class Scheduler:
             encoder_lens=encoder_lens,
             encoder_slots=encoder_slots,
             encoder_tokens=encoder_tokens,
-            state_slots=ints([r.state_slots[0] for r in live])
-            if self.config.recurrent_state
-            else _NONE,
-            draft_state_slots=self._draft_states(live),
-            kept_tokens=kept_tokens,
-            new_states=new_states,
             tree_parents=parents,
             next_tokens=_cut(lasting, seq, [length + 1 for length in seq]),
             predicted=_NONE
@@ -355,14 +328,7 @@ class Scheduler:
             preempted=_NONE,
             resumed=_NONE,
             mrope=_cut([r.mrope for r in live], cached, seq) if with_mrope else None,
-            track_slots=track_slots,
-            tracked_lens=tracked_lens,
-            ring_depths=rings[0],
-            ring_left=rings[1],
-            rings_taken=rings[2],
-            rings_forced=rings[3],
-            ring_starts=rings[4],
-            ring_starts_left=rings[5],
+            **self.states.step(index, step),
             rank_sizes=ints([*rank_sizes(self.config, step)]),
             adapters=ints([self._adapter(row) for row in rows]),
             others_prefill=step.others_prefill,
@@ -384,67 +350,6 @@ class Scheduler:
                 needed.update(adapters_of_others(self.config, index, rank, size))
         return self.adapter_pools.step(index, needed)
 
-    def _track(
-        self, index: int, step: ReplayStep, live: list[_Request]
-    ) -> tuple[IntArray, IntArray]:
-        """Where a copy of each row's state goes, and behind how many tokens the step makes one."""
-        interval = self.config.state_track_interval
-        if not interval:
-            return _NONE, _NONE
-        slots = ints([r.state_slots[self.states_each + r.tracked % TRACK_SLOTS] for r in live])
-        pairs = zip(step.rows, live, strict=True)
-        lens = [self._tracked_len(index, step, row, request) for row, request in pairs]
-        for request, tracked in zip(live, lens, strict=True):
-            request.tracked += tracked > 0
-        # The verify before a draft-extend has made the copy.
-        return slots, ints([0] * len(lens) if step.mode == "draft_extend" else lens)
-
-    def _tracked_len(self, index: int, step: ReplayStep, row: BatchRow, request: _Request) -> int:
-        stays = self.accepted.get((index, row.request), row.new_tokens)
-        # A prefix ends once in a prompt, though parts of it may be computed by several steps.
-        branches = self.config.prefix_branches and row.request % 2 == 0 and not request.tracked
-        interval = self.config.state_track_interval
-        return tracked_len(step.mode, row, interval, stays, branches=branches)
-
-    def _rings(self, index: int, step: ReplayStep, live: list[_Request]) -> IntArray:
-        """[6, raw_bs] the fields of `Batch` about rings of states, in order; takes down what the
-        step leaves."""
-        config = self.config
-        found: list[tuple[int, ...]] = []
-        for row, request in zip(step.rows, live, strict=True):
-            if config.state_ring_len:
-                cached, forced = row.seq_len - row.new_tokens, False
-                before = request.ring.found(cached)
-                if step.mode == "target_verify":
-                    stays = self.accepted.get((index, row.request), row.new_tokens)
-                    request.ring = before.behind_verify(config, cached + stays, stays)
-                else:
-                    request.ring, forced = before.after(config, row.seq_len)
-                after, taken = request.ring, before is NO_RING
-                found.append((before.depth, after.depth, taken, forced, before.start, after.start))
-        return np.array(found, dtype=np.int64).reshape(-1, 6).T
-
-    def _draft_states(self, live: list[_Request]) -> IntArray:
-        if not verifies_states(self.config):
-            return _NONE.reshape(0, 0)
-        slots = ints([slot for r in live for slot in r.state_slots[: self.states_each]])
-        return slots.reshape(len(live), self.states_each)
-
-    def _verify_states(
-        self, rows: tuple[BatchRow, ...], live: list[_Request]
-    ) -> tuple[IntArray, IntArray]:
-        """(what stays of each row's last step, states that it leaves); takes down what it
-        computes."""
-        if not verifies_states(self.config):
-            return _NONE, _NONE
-        pairs = list(zip(rows, live, strict=True))
-        last = {row.request: one.computed for row, one in pairs if one.computed is not None}
-        found = computed_by(self.config, rows, last)
-        for row, one in pairs:
-            one.computed = found[row.request][1]
-        kept = ints([found[row.request][0] for row in rows])
-        return kept, ints([found[row.request][1].states for row in rows])
-
     def _drafted(self, index: int, row: BatchRow, request: _Request) -> IntArray:
         """Tokens of a request at a step; in a verify, drafts that it rejects are others."""
         if self.config.drafted_blocks != "none":
@@ -465,28 +370,6 @@ class Scheduler:
         tokens = _cut([request.encoder_tokens for request in live], zeros, lengths)
         return ints(lengths), Ragged(slots, offsets), Ragged(tokens, offsets)
 
-    def _draw_trees(
-        self,
-        index: int,
-        rows: Sequence[BatchRow],
-        kv_positions: IntArray,
-        kv_offsets: IntArray,
-    ) -> IntArray:
-        """Parents of every row's drafts; moves their positions to cached + depth."""
-        count, topk = self.config.draft_tokens, self.config.spec_topk
-        parents = np.empty((len(rows), count), dtype=np.int64)
-        if topk == 1:  # positions of a chain are right, and a row may have fewer drafts
-            parents[:] = np.arange(count) - 1
-            return parents
-        for i, row in enumerate(rows):
-            # 97 trees are plenty, and so few are computed once.
-            key = (self.case.seed + 31 * index + 7 * row.request) % 97
-            parents[i], depths = draft_tree(count, topk, key)
-            kv_positions[kv_offsets[i + 1] - count : kv_offsets[i + 1]] = np.add(
-                depths, row.seq_len - count
-            )
-        return parents
-
     def _branch_slots(self, step: ReplayStep) -> list[IntArray]:
         """Slots of tokens that are drafted, for each KV cache group by row, branch and step; they
         are free again behind the step."""
@@ -505,11 +388,3 @@ class Scheduler:
             slots = [slots_of(pages, group.page_size)[:per_row] for pages in of_rows]
             found.append(np.concatenate(slots) if slots else _NONE)
         return found
-
-    def _draft(self, rows: Sequence[BatchRow], seq: list[int]) -> tuple[IntArray, IntArray]:
-        """(tokens of the branches, their positions)."""
-        branches = np.arange(self.config.spec_topk)
-        streams = ints([row.request for row in rows])[:, None] + BRANCHES * (1 + branches)
-        starts = ints(seq)
-        input_ids = token_ids(self.case.seed, streams, starts[:, None]).ravel()
-        return input_ids, np.repeat(starts, self.config.spec_topk)
