@@ -12,6 +12,8 @@ from fuzzgraph.targets.sglang.backends import triton
 from fuzzgraph.targets.sglang.release import engine_module
 from fuzzgraph.targets.sglang.runners.dflash_verify import BlockVerifySession, BlockVerifyTarget
 from fuzzgraph.world import Batch
+from tests.targets.sglang.changed_lines import change_line_elsewhere
+from tests.targets.sglang.planted import with_changed_sessions
 
 _INPUT = "sglang.srt.speculative.dflash_info_v2"
 _SIZING = "sglang.srt.mem_cache.allocation_sizing"
@@ -68,3 +70,26 @@ def half_a_block_is_reserved() -> _ReservingLess:
 
 def branches_in_wide_rows() -> _BranchesInWideRows:
     return _BranchesInWideRows("sglang-triton-verify", "target_verify")
+
+
+def _counting(line: str, other: str) -> BlockVerifyTarget:
+    """With a line of what the engine counts behind a reservation changed."""
+
+    def change(session: BlockVerifySession) -> None:
+        change_line_elsewhere(session, _INPUT, "alloc_for_spec_decode", line, other)
+
+    target = BlockVerifyTarget("sglang-dflash-verify-triton", "triton")
+    return with_changed_sessions(target, change)
+
+
+def what_was_reserved_is_not_counted() -> BlockVerifyTarget:
+    return _counting(
+        "nxt_kv_lens_list = nxt_kv_lens_cpu.tolist()", "nxt_kv_lens_list = cur_kv_lens_cpu.tolist()"
+    )
+
+
+def more_is_counted_than_was_reserved() -> BlockVerifyTarget:
+    return _counting(
+        "nxt_kv_lens_list = nxt_kv_lens_cpu.tolist()",
+        "nxt_kv_lens_list = (nxt_kv_lens_cpu + 16).tolist()",
+    )

@@ -150,8 +150,7 @@ class BlockWorker:
             reqs=self._reservation.requests(batch, top_ks(batch, self._config)),
             sampling_info=sampling_info(batch, self._config, device),
             seq_lens=torch.tensor(cached, device=device),
-            seq_lens_cpu=torch.tensor(cached) if self._mirrored else None,
-            seq_lens_sum=int(cached.sum()) if self._mirrored else None,
+            **self._lengths_on_host(batch),
             spec_algorithm=self._runner.spec_algorithm,
             spec_info=copy.copy(self._reserved)
             if again
@@ -165,9 +164,17 @@ class BlockWorker:
         if not again:
             self._reservation.reserve(batch, lambda: made.spec_info.prepare_for_decode(made))
             self._reserved = copy.copy(made.spec_info)
-        if not self._mirrored:  # up to 0.5.22 it is told, until the overlap's end says otherwise
-            made.seq_lens_cpu = made.seq_lens_sum = None
+        # Reserving leaves lengths there that are a step old; the overlap's end takes their place
+        # (sglang 0.5.23 overlap_utils.py, resolve_seq_lens_cpu).
+        vars(made).update(self._lengths_on_host(batch))
         return made
+
+    def _lengths_on_host(self, batch: Batch) -> dict[str, Any]:
+        """Of the scheduler's batch, as it is handed to the worker."""
+        cached = batch.cached_lens
+        if not self._mirrored:
+            return {"seq_lens_cpu": None, "seq_lens_sum": None}
+        return {"seq_lens_cpu": torch.tensor(cached), "seq_lens_sum": int(cached.sum())}
 
     def _input(self, first: torch.Tensor) -> Any:
         kind = engine_module(_INPUT).DFlashDraftInputV2

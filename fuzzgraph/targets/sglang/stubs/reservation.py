@@ -4,11 +4,16 @@ Real: the engine's `prepare_for_decode`, which says how many places, and the ker
 how wide a row is. Stood in for: the allocator. What it hands out are slots of the pool that no
 request is told apart by; where they lie in a request's own row, the slots of the case come in their
 place, as if the allocator had handed out those.
+
+A request keeps from step to step what was reserved for it and not used, and the engine's own count
+of that. How much of it is committed the scheduler learns a step late, as where steps overlap
+(sglang 0.5.23 allocation_sizing.py, get_alloc_reserve_per_decode).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -51,6 +56,19 @@ def columns_of_rows(context: int, server_args: Any) -> int:
     return context + int(sizing(*asked))
 
 
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """What a request has of its row."""
+
+    row: int
+    cached: int
+    """Tokens that it had at its last step."""
+    allocated: int
+    """As the engine counts."""
+    places: torch.Tensor
+    """[columns of the row] whether the engine has filled a place for this request."""
+
+
 class Reservation:
     """The scheduler's part of one session.
 
@@ -61,10 +79,19 @@ class Reservation:
 
     def __init__(self, config: EngineConfig, requests: Any, device: str, context: int) -> None:
         self._most_cached = context - _ENDS_BEFORE_CONTEXT
+        self._accepted = config.draft_tokens
+        """The most tokens that a verify brings a request."""
         self._page, self._device = config.page_size, device
         self._table: torch.Tensor = requests.req_to_token
         self._slots = (config.kv_pool_pages + FIRST_PAGE) * config.page_size
         self._pool = requests
+        self._batch: Batch | None = None
+        """Of the step that was come to last."""
+        self._requests: list[Any] = []
+        """Of that batch, as the engine sees them."""
+        self._starts: dict[int, _Held] = {}
+        """What requests have before anything is reserved for that step, and behind it."""
+        self._left: dict[int, _Held] = {}
         allocator = Stub(
             page_size=config.page_size,
             alloc=self._handed_out,
@@ -96,55 +123,93 @@ class Reservation:
         }
 
     def requests(self, batch: Batch, top_ks: Sequence[int]) -> list[Any]:
-        """Of the batch, each with what is cached of it and nothing reserved so far.
+        """Of the batch, as the scheduler hands them to the engine.
 
         Args:
             top_ks: of how many tokens each draws.
         """
+        if batch is not self._batch:
+            self._begin(batch)
+        for request, top_k in zip(self._requests, top_ks, strict=True):
+            request.sampling_params = Stub(top_k=top_k)
+        return self._requests
+
+    def _begin(self, batch: Batch) -> None:
+        """Come to a step of the same case, or to another case's first one."""
+        follows = self._batch is not None and self._batch.step < batch.step
+        ended = {*batch.finished.tolist(), *batch.preempted.tolist(), *batch.resumed.tolist()}
+        past = self._left if follows else {}
+        self._batch = batch
+        self._starts = {name: held for name, held in past.items() if name not in ended}
+        self._requests = []
+        names, rows = batch.requests.tolist(), batch.req_pool_indices.tolist()
+        for name, row, cached in zip(names, rows, batch.cached_lens.tolist(), strict=True):
+            before = self._starts.get(name)
+            if before is None or before.row != row or not self._reached(before, cached):
+                before = self._prefilled(row, cached)
+            self._starts[name] = replace(before, cached=cached)
+            self._requests.append(self._described(name, before.allocated, before.cached))
+
+    def _reached(self, before: _Held, cached: int) -> bool:
+        """Whether a request may have so many tokens a step later."""
+        most = min(before.cached + self._accepted, self._most_cached)
+        return before.cached <= cached <= most
+
+    def _prefilled(self, row: int, cached: int) -> _Held:
+        """A request that has its prompt and nothing else."""
         width = self._table.shape[1]
+        allocated = cached if cached <= self._most_cached else width
+        places = torch.zeros(width, dtype=torch.bool, device=self._device)
+        return _Held(row, cached, allocated, places)
 
-        def reserved(length: int) -> int:
-            return length if length <= self._most_cached else width
-
-        def committed(length: int) -> int:
-            # Behind more the engine reserves beyond the row, where drafts are in trees.
-            return max(0, min(length, self._most_cached))
-
-        return [
-            Stub(
-                rid=str(request),
-                lora_id=None,
-                token_type_ids=None,
-                decode_batch_idx=0,
-                kv=Stub(kv_allocated_len=reserved(length), kv_committed_len=committed(length)),
-                kv_allocated_len=reserved(length),
-                kv_committed_len=committed(length),
-                sampling_params=Stub(top_k=top_k),
-            )
-            for request, length, top_k in zip(
-                batch.requests, batch.cached_lens.tolist(), top_ks, strict=True
-            )
-        ]
+    def _described(self, name: int, allocated: int, committed: int) -> Any:
+        # Behind more the engine reserves beyond the row, where drafts are in trees.
+        committed = max(0, min(committed, self._most_cached))
+        return Stub(
+            rid=str(name),
+            lora_id=None,
+            token_type_ids=None,
+            decode_batch_idx=0,
+            kv=Stub(kv_allocated_len=allocated, kv_committed_len=committed),
+            kv_allocated_len=allocated,
+            kv_committed_len=committed,
+        )
 
     def reserve(self, batch: Batch, prepare: Callable[[], None]) -> None:
         """Have the engine reserve, by `prepare`, what the step needs and more.
 
         Each request's own row has the slots of the case behind it, but for places of the step that
         nothing was reserved for. What lies in other rows stays as the engine has left it.
+
+        Args:
+            prepare: takes the requests that `requests` has given.
         """
+        starts = [self._starts[name] for name in batch.requests.tolist()]
+        for request, held in zip(self._requests, starts, strict=True):
+            # The step may have run before, in another way.
+            request.kv.kv_allocated_len = request.kv_allocated_len = held.allocated
         rows = torch.from_numpy(batch.req_pool_indices).to(self._device)
         own = self._table[rows]
         columns = torch.arange(own.shape[1], device=self._device)
-        starts, ends = (
+        cached, ends = (
             torch.from_numpy(lens).to(self._device)[:, None]
             for lens in (batch.cached_lens, batch.seq_lens)
         )
-        needed = (columns >= starts) & (columns < ends) & (starts <= self._most_cached)
-        self._table[rows] = own.masked_fill(needed, UNRESERVED)
+        behind = (columns >= cached) & (cached <= self._most_cached)
+        filled = torch.stack([held.places for held in starts])
+        self._table[rows] = own.masked_fill(behind & ~filled, UNRESERVED)
         prepare()
-        missing = needed & (self._table[rows] == UNRESERVED)
-        kept = torch.where(columns < starts, self._table[rows], own)
+        table = self._table[rows]
+        filled = filled | (behind & (table != UNRESERVED))
+        kept = torch.where(columns < cached, table, own)
+        missing = behind & ~filled & (columns < ends)
         self._table[rows] = kept.masked_fill(missing, UNRESERVED)
+        self._left = self._starts | {
+            name: replace(held, allocated=_allocated(request, held), places=places)
+            for name, request, held, places in zip(
+                batch.requests.tolist(), self._requests, starts, filled, strict=True
+            )
+        }
 
     def reserve_drafts(self, batch: Batch) -> None:
         """What EAGLE's worker has the scheduler do before a verify."""
@@ -160,6 +225,13 @@ class Reservation:
             seq_lens_cpu=torch.from_numpy(batch.cached_lens),
         )
         self.reserve(batch, lambda: engine_module(_EAGLE).eagle_prepare_for_decode(given))
+
+
+def _allocated(request: Any, before: _Held) -> int:
+    """As the engine counts it behind a step."""
+    of_memory: int = request.kv.kv_allocated_len
+    of_request: int = request.kv_allocated_len  # where releases have it that know no `kv`
+    return of_request if of_memory == before.allocated else of_memory
 
 
 def reservation(config: EngineConfig, runner: Any) -> Reservation | None:
