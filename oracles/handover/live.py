@@ -13,6 +13,7 @@ from fuzzgraph.compressor_layer import compression_ratio
 from fuzzgraph.handover import Ints, Part, is_list
 from fuzzgraph.observation import StepRecord
 from fuzzgraph.oracles.handover.breach import Breach, Pair
+from fuzzgraph.reference.pooled_keys import selected_keys
 from fuzzgraph.rules import handover as rules
 from fuzzgraph.world import Batch
 
@@ -114,6 +115,8 @@ def _below_lengths(step: StepRecord, got: Ints, want: Ints, live: int) -> tuple[
     lens = batch.cached_lens if tree else batch.seq_lens
     if _lists_chunks(step, want):
         lens = (lens - 1) % step.config.attention_chunk_size + 1
+    if step.config.pooled_block and batch.num_tokens == batch.raw_bs <= len(want):
+        lens = _listed(step, want, lens)
     lens = lens if live == batch.raw_bs else lens[batch.token_rows]
     # A table of pages at least; of a table of slots only the first ones are then compared.
     used = -(-lens // page_size)
@@ -136,6 +139,19 @@ def _lists_chunks(step: StepRecord, table: Ints) -> bool:
         if not np.array_equal(table[row, : len(pages)], pages):
             return False
     return True
+
+
+def _listed(step: StepRecord, table: Ints, lens: Ints) -> Ints:
+    """Entries of each row in a table of a layer that selects keys: those that it has selected,
+    unless the table lists the row's pages."""
+    batch, page = step.batch, step.config.page_size
+    selected = selected_keys(batch, step.config).any(1).sum(1)
+    pages = [batch.pages.row(row)[: -(-length // page)] for row, length in enumerate(lens.tolist())]
+    whole = [
+        np.array_equal(table[row, : len(of_row)], of_row[: table.shape[1]])
+        for row, of_row in enumerate(pages)
+    ]
+    return np.where(whole, lens, np.minimum(lens, selected))
 
 
 def _group_of(step: StepRecord, table: Ints) -> tuple[Batch, int, Ints]:

@@ -54,6 +54,15 @@ def test_other_models_and_batches_without_a_graph_are_right(
 
 
 @pytest.mark.sglang
+def test_what_a_longer_row_left_behind_the_selected_keys_is_no_finding(workers: Workers) -> None:
+    case = sparse_case(
+        (1, 97), (97, 132),
+        num_q_heads=16, num_kv_heads=1, index_topk=3, dense_len=98, max_context_len=136,
+    )  # fmt: skip
+    assert workers.findings(NEWEST, case, TARGET) == ()
+
+
+@pytest.mark.sglang
 @pytest.mark.parametrize("version", [SINCE, NEWEST])
 @pytest.mark.parametrize("context", [252, 253])
 def test_contexts_that_end_before_a_pooled_key_fail(
