@@ -26,7 +26,7 @@ SGLANG_READY := $(VENV)/.sglang-ready
 ENGINES := sglang vllm flashinfer
 RELEASES_sglang := 0.5.12 0.5.13 0.5.23
 RELEASES_vllm := 0.15.1 0.17.1 0.19.1 0.20.2 0.25.1 0.33.0
-RELEASES_flashinfer := 0.6.3 0.6.18 0.7.2
+RELEASES_flashinfer := 0.6.3 0.6.18 0.7.2 0.7.4
 
 # Tiny tensors: more threads than one per process only wait for each other.
 export OMP_NUM_THREADS ?= 1

@@ -131,15 +131,17 @@ class PrefillPlanner(Planner):
     """Of FlashAttention 2 with several queries in a row, paged and ragged.
 
     The lengths of keys are taken and left, as its kernels read them on the device; `causal` too.
+    `fixed_uniform_q_len` promises that each plan of a graph has the same uniform length: then
+    a plan with more tiles than it may split does without partial results.
     """
 
     name = "BatchPrefillWithPagedKVCacheWrapper.plan"
     of = "fa2"
     known = parameters(
         _WORKSPACES + _PREFILL + " fixed_split_size:int disable_split_kv:bool"
-        " num_colocated_ctas:int uniform_q_len:int"
+        " num_colocated_ctas:int uniform_q_len:int fixed_uniform_q_len:bool"
     )
-    fewest = len(known) - 1  # up to 0.6.15 without a uniform length
+    fewest = len(known) - 2  # up to 0.6.15 without a uniform length, and up to 0.7.2 a fixed one
 
     def _planned(self, call: Call, given: Mapping[str, Any]) -> list[int]:
         sizes, rows = _counts(call, given, "num_qo_heads", "num_kv_heads", "page_size",
@@ -188,7 +190,8 @@ class PrefillPlanner(Planner):
         tiles = -(-given["total_num_rows"] * group // tile) + rows - 1
         if uniform > 0:
             tiles = rows * -(-uniform * group // tile)
-        items = max(blocks // given["num_kv_heads"], tiles)
+        budget = blocks // given["num_kv_heads"]
+        items = max(budget, tiles)
         split = 0 if given["disable_split_kv"] else max(0, given["fixed_split_size"])
         chunks = np.ones_like(pages)
         if split:
@@ -199,7 +202,8 @@ class PrefillPlanner(Planner):
         needed = int((-(-packed // tile) * chunks).sum())
         rule = f"a plan must have at most the {items} work items of its graph"
         call.needs(needed <= items, rule, needed)
-        if not given["disable_split_kv"]:
+        whole = given.get("fixed_uniform_q_len", False) and uniform > 0 and tiles > budget
+        if not given["disable_split_kv"] and (split or not whole):
             size = given["num_qo_heads"] * items * tile * (given["head_dim_vo"] + 1) * 4
             room = _float_bytes(given["float_workspace_buffer"])
             rule = f"the workspace must hold {size} bytes of partial results"

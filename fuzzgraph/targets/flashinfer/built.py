@@ -3,7 +3,7 @@
 The release's own code says all of it where it generates a module's source. Kernels are compiled
 for these, and read whatever they are handed as if it were so.
 
-Source: FlashInfer 0.6.3 to 0.7.2, jit/attention/modules.py gen_customize_batch_prefill_module,
+Source: FlashInfer 0.6.3 to 0.7.4, jit/attention/modules.py gen_customize_batch_prefill_module,
 gen_customize_batch_decode_module and gen_batch_mla_module; jit/attention/utils.py
 generate_additional_params: tensors that the variant adds, then its numbers, by position.
 """
@@ -21,7 +21,7 @@ from fuzzgraph.kernel_models.flashinfer.typed_call import Kind, Parameter
 
 __all__ = ["SOURCE", "Built", "added"]
 
-SOURCE = "FlashInfer 0.7.2, jit/attention/modules.py and csrc"
+SOURCE = "FlashInfer 0.7.4, jit/attention/modules.py and csrc"
 
 _NO_POSITIONS = 0
 _POSITIONS = (0, 1, 2)

@@ -6,13 +6,15 @@ functions take. In place of its compiler a model is made of that, and calls of t
 what the module was built for and what was planned; what it does not read is let through.
 Plans of one workspace are held to its first one, because a graph keeps what it was captured with.
 
-Source: FlashInfer 0.6.3 to 0.7.2, jit/attention/modules.py; csrc of 0.6.3 to 0.6.18:
+Source: FlashInfer 0.6.3 to 0.7.4, jit/attention/modules.py; csrc of 0.6.3 to 0.6.18:
 batch_decode.cu, batch_prefill.cu, batch_prefill_sm90.cu, batch_mla_run.cu,
 trtllm_fmha_kernel_launcher.cu.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
@@ -36,6 +38,7 @@ from fuzzgraph.kernel_models.flashinfer.typed_call import Parameter, named, para
 from fuzzgraph.kernel_models.flashinfer.wrapper import PACK_BITS
 from fuzzgraph.kernel_models.launch import launch
 from fuzzgraph.kernel_models.trtllm_gen import trtllm_batch_decode_with_kv_cache
+from fuzzgraph.relays import relay
 from fuzzgraph.targets.flashinfer.built import SOURCE, Built, added
 from fuzzgraph.targets.offline.kernel_arguments import strict
 
@@ -55,7 +58,24 @@ def compile_to_models() -> None:
     for module in imported_modules():
         for generator, model in _GENERATORS.items():
             if hasattr(module, generator):
-                setattr(module, generator, model)
+                setattr(module, generator, _asked_as_known(generator, model))
+
+
+def _asked_as_known(generator: str, model: Callable[..., Any]) -> Callable[..., Any]:
+    """The model of a generator, for which arguments that it does not know are left to a release
+    that it was not written for."""
+    signature = inspect.signature(model)
+
+    @functools.wraps(model, updated=())
+    @relay
+    def asked(*args: Any, **kwargs: Any) -> Any:
+        try:
+            signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise KernelNotModelled(f"{generator}: {error}") from error
+        return model(*args, **kwargs)
+
+    return asked
 
 
 def imported_modules() -> list[Any]:
@@ -338,10 +358,14 @@ def _prefill(
     pos_encoding_mode: int = 0, use_sliding_window: bool = False, use_logits_soft_cap: bool = False,
     use_fp16_qk_reduction: bool = False, fp8_enabled: bool = False,
     paged_kv_stride_mode: str = "equal", module_surface: str = "full",
+    use_token_head_sf: bool = False, v_sf_swizzled: bool = False,
 ) -> _Prefill:  # fmt: skip
-    """As `gen_customize_batch_prefill_module`; older releases have one set of strides."""
+    """As `gen_customize_batch_prefill_module`; older releases have one set of strides, and scales
+    for each token and head are there from 0.7.4 on."""
     call = Call(PREFILL.name, SOURCE)
-    call.leaves_out({"fp8_enabled": fp8_enabled}, {"fp8_enabled": False})
+    given = {"fp8_enabled": fp8_enabled, "use_token_head_sf": use_token_head_sf,
+             "v_sf_swizzled": v_sf_swizzled}  # fmt: skip
+    call.leaves_out(given, dict.fromkeys(given, False))
     more, of = added(tensors, types, numbers, kinds)
     built = Built(
         call, dtype_q, dtype_kv, dtype_o, idtype, head_dim_qk, head_dim_vo, more, of,

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from fuzzgraph.case import EngineConfig
 from fuzzgraph.errors import AdapterUnavailable
 from fuzzgraph.relays import relay
 from fuzzgraph.targets.flashinfer import compiled
@@ -21,7 +22,7 @@ from fuzzgraph.targets.offline.cuda_on_cpu import DEVICE, STREAMS, cuda_on_cpu
 from fuzzgraph.targets.offline.package import EnginePackage
 from fuzzgraph.targets.offline.stub import Stub
 
-__all__ = ["FLASHINFER", "WORKSPACE_BYTES", "load", "workspaces_are_small"]
+__all__ = ["FLASHINFER", "WORKSPACE_BYTES", "float_workspace_bytes", "load", "workspaces_are_small"]
 
 _KERNELS = "compiles and loads kernels; models take their places"
 _DEVICE = "asks the driver about the device; `cuda_on_cpu` answers"
@@ -44,7 +45,10 @@ FLASHINFER = EnginePackage(
 
 WORKSPACE_BYTES = 4096
 """Of a workspace here: guarded memory is compared at every step. It has room for a plan of 339
-rows, and no model reads the float workspace."""
+rows; no model reads a float workspace."""
+_TILE, _LSE_BYTES, _ALIGNMENT = 64, 4, 16
+"""Rows of a tile of latent attention, and bytes of partial results (FlashInfer scheduler.cuh,
+MLAPlan)."""
 _INT_WORKSPACE = 8 << 20
 """Bytes of a wrapper's integer workspace (FlashInfer decode.py, prefill.py, mla)."""
 _SHARED_MEMORY = {
@@ -59,6 +63,17 @@ _DIMS = (64, 128, 256)
 _SINCE_0_6 = "_split_scale_param"
 """A function of the prefill's module, as old as the order of arguments that `compiled` takes."""
 _WIDEST_BATCH, _MOST_HEADS = 1 << 10, 64
+
+
+def float_workspace_bytes(config: EngineConfig) -> int:
+    """Of a float workspace here; for latent attention it has room for the partial outputs that a
+    plan may ask for, as the release checks from 0.7.4 on (mla/_batch_mla/_backends/_fa_common.py).
+    """
+    if config.attention != "mla":
+        return WORKSPACE_BYTES
+    multiprocessors: int = DEVICE["get_device_properties"]().multi_processor_count
+    rows = 2 * multiprocessors * _TILE
+    return rows * (2 * config.head_dim + _LSE_BYTES) + _ALIGNMENT
 
 
 def load(*modules: str) -> None:

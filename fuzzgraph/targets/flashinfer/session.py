@@ -21,7 +21,7 @@ from fuzzgraph.targets.flashinfer.caller import (
     padded_keys,
     queries_each,
 )
-from fuzzgraph.targets.flashinfer.release import WORKSPACE_BYTES, workspaces_are_small
+from fuzzgraph.targets.flashinfer.release import float_workspace_bytes, workspaces_are_small
 from fuzzgraph.targets.flashinfer.wrappers import Buffers, Kind
 from fuzzgraph.targets.offline import fields
 from fuzzgraph.targets.offline.handed import BackendWatch
@@ -267,7 +267,7 @@ def _buffers(config: EngineConfig, rows: int, device: torch.device, *, masked: b
     keys = config.max_context_len + 1 + queries
     bits = rows * (-(-queries * keys // 8))
     return Buffers(
-        workspace=torch.zeros(WORKSPACE_BYTES, dtype=torch.uint8, device=device),
+        workspace=torch.zeros(float_workspace_bytes(config), dtype=torch.uint8, device=device),
         qo_indptr=ints(rows + 1),
         kv_indptr=ints(rows + 1),
         kv_indices=ints(rows * -(-keys // config.page_size)),

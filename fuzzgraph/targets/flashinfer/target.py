@@ -9,7 +9,7 @@ from fuzzgraph.case import LONGEST_CONTEXT, EngineConfig, Mode
 from fuzzgraph.kernel_models.flashinfer.planners import STANDS_FOR
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.flashinfer.excuses import EXCUSES
-from fuzzgraph.targets.flashinfer.release import WORKSPACE_BYTES, load
+from fuzzgraph.targets.flashinfer.release import float_workspace_bytes, load
 from fuzzgraph.targets.flashinfer.session import WrapperSession
 from fuzzgraph.targets.flashinfer.wrappers import KINDS
 from fuzzgraph.targets.offline.target import ReleasedTarget
@@ -65,8 +65,8 @@ class WrapperTarget(ReleasedTarget):
         return None
 
     def load(self) -> None:
-        STANDS_FOR[WORKSPACE_BYTES] = _SERVERS_WORKSPACE
         load("flashinfer.decode", "flashinfer.prefill", "flashinfer.mla")
 
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> WrapperSession:
+        STANDS_FOR[float_workspace_bytes(config)] = _SERVERS_WORKSPACE
         return WrapperSession(config, graphs, self._kind)

@@ -46,7 +46,7 @@ class OwnPlan:
         wrapper._plan_info = wrapper._cached_module.plan(*given.values(), *more)
 
 
-@pytest.mark.parametrize("uniform", [(), (0,)])
+@pytest.mark.parametrize("uniform", [(), (0,), (0, True)])
 def test_a_plan_with_or_without_a_uniform_length_is_taken(uniform: tuple[int, ...]) -> None:
     own = OwnPlan()
     own.plan(*uniform)
@@ -72,8 +72,8 @@ def test_a_wrong_argument_is_refused_by_its_name(changed: dict[str, Any], told: 
 
 
 def test_a_plan_of_too_many_arguments_is_refused() -> None:
-    with pytest.raises(KernelRefused, match="takes 19 to 20 arguments; got 21"):
-        OwnPlan().plan(0, 0)
+    with pytest.raises(KernelRefused, match="takes 19 to 21 arguments; got 22"):
+        OwnPlan().plan(0, False, 0)
 
 
 @pytest.mark.parametrize("name", ["qo_indptr", "kv_indptr", "kv_lens"])

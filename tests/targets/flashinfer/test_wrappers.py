@@ -11,7 +11,7 @@ from tests.targets.sglang.released import Workers, decode_case
 
 pytestmark = pytest.mark.flashinfer
 
-_RELEASES = ("0.6.18", "0.7.2")
+_RELEASES = ("0.6.18", "0.7.2", "0.7.4")
 
 
 _ILL = {
