@@ -25,7 +25,7 @@ def same_part(name: str, got: Part, want: Part, pair: Pair) -> Iterator[Breach]:
     if pair.plans_in(got, want):
         return
     live = live_part(got.shape, want.shape, pair, counted=is_list(got))
-    if live is None or not live.entries:
+    if live is None or not live.entries or (live.bounds and not _begins_rows(want.values)):
         return
     one, two = got.values, want.values
     if live.axis:  # [few, tokens]: positions of several dimensions
@@ -49,6 +49,14 @@ class Live(NamedTuple):
     table: bool = False
     by_token: bool = False
     """Whether there is one for each token that is handed over."""
+    bounds: bool = False
+    """Whether there is one more than rows or tokens, as of offsets."""
+
+
+def _begins_rows(entries: Ints) -> bool:
+    """Whether these may be offsets. A list of keys may have as many entries by chance, the last of
+    them one that nobody wrote."""
+    return not entries[0] and bool((np.diff(entries) >= 0).all())
 
 
 def live_part(
@@ -101,7 +109,9 @@ def _live_part(
                 fits = got[axis] in (size, padded + extra) if counted else got[axis] >= size
                 if want[axis] == theirs + extra and fits:
                     table = len(want) == 2 and not axis
-                    return Live(live + extra, axis, table, bool(by_token) and not extra)
+                    return Live(
+                        live + extra, axis, table, bool(by_token) and not extra, bool(extra)
+                    )
     return None
 
 

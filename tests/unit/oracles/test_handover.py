@@ -308,6 +308,12 @@ def test_a_list_of_keys_that_looks_like_offsets_by_chance_may_be_longer_in_a_gra
     )
 
 
+def test_a_list_of_keys_with_as_many_entries_as_offsets_is_not_compared_by_place() -> None:
+    """The eager run's has an entry more than keys, which nobody wrote."""
+    eager, replay = kernel(kv_indices=ints(7, 8, 12345)), kernel(kv_indices=ints(7, 8, 0, 0, 0))
+    assert messages(record(lengths=(1, 1)), replay, eager) == []
+
+
 def test_a_tensor_that_a_preparation_binds_anew_keeps_its_address() -> None:
     path = "forward_metadata.page_table"
     bound = replace(held(page_table=ints(1, 2, 3, 4)), bound={path: 64}, rebound={path: 64})
