@@ -148,7 +148,7 @@ TARGETS = (
     _row("minicpm", "backends.minicpm", "MinicpmTarget", mode="decode", releases="0.5.19 on"),
     _row("minimax", "backends.minimax", "MinimaxTarget", mode="decode", releases="0.5.16 on"),
     _row("minimax-flashinfer", "backends.minimax", "MinimaxFlashInferTarget", mode="decode",
-         releases="0.5.16 on"),
+         releases="0.5.17 on"),
     _row("minimax-prefill", "runners.minimax_prefill", "MinimaxPrefillTarget",
          releases="0.5.16 on"),
     _row("minimax-triton", "backends.minimax_triton", "MinimaxTritonTarget", mode="decode",

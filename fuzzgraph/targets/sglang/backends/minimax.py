@@ -34,7 +34,7 @@ from fuzzgraph.targets.sglang.backends.attention_backend import (
 from fuzzgraph.targets.sglang.backends.fa3 import FA3
 from fuzzgraph.targets.sglang.backends.flashinfer import FLASHINFER
 from fuzzgraph.targets.sglang.backends.left_keys import LeftKeysSession
-from fuzzgraph.targets.sglang.release import engine_module, has_module
+from fuzzgraph.targets.sglang.release import demand_release, engine_module, has_module
 from fuzzgraph.targets.sglang.selected_blocks_model import SelectedBlocksModel, split_dense
 from fuzzgraph.targets.sglang.stubs.compiled_modules import Compiled, Makers, compile_to_models
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
@@ -225,3 +225,9 @@ class MinimaxFlashInferTarget(MinimaxTarget):
 
     def __init__(self, name: str, mode: Mode) -> None:
         super().__init__(name, mode, MINIMAX_FLASHINFER)
+
+    def modules(self) -> tuple[str, ...]:
+        demand_release(
+            (0, 5, 17), "tells FlashInfer nothing of how these pools quantise", self.name
+        )
+        return super().modules()

@@ -34,7 +34,6 @@ from fuzzgraph.targets.sglang.backends.minimax import (
     on_hopper,
     refuses_sparse,
 )
-from fuzzgraph.targets.sglang.release import demand_release
 from fuzzgraph.targets.sglang.runners.prefill import PrefillTarget
 from fuzzgraph.targets.sglang.runners.prefill_cuda_graph_runner import BREAKABLE
 from fuzzgraph.targets.sglang.runners.prefill_session import PrefillSession, input_fields
@@ -128,5 +127,4 @@ class MinimaxPrefillTarget(PrefillTarget):
         return MinimaxPrefillSession(config, graphs, self._kind)
 
     def modules(self) -> tuple[str, ...]:
-        demand_release((0, 5, 16), "has no sparse attention of MiniMax's", self.name)
         return (MINIMAX.place()[0], *super().modules(), SPARSE_BACKEND)
