@@ -88,7 +88,7 @@ class MinimaxTritonTarget(TritonTarget):
 
     def __init__(self, name: str, mode: Literal["decode", "target_verify"]) -> None:
         super().__init__(name, mode)
-        self.about = f"MiniMax's sparse attention beside Triton attention, {mode} graphs"
+        self.about = f"MiniMax's sparse attention beside triton, {mode} graphs"
         verifies = mode == "target_verify"
         self.capabilities = self.capabilities.replace(
             **{
