@@ -20,7 +20,13 @@ NEWEST = "0.5.23"
 
 def verify_case(*batches: tuple[int, ...], **settings: Any) -> Case:
     """Two drafts of each row, which may lie in two blocks."""
-    given = {"platform": "rocm", "draft_tokens": 2, "spec_steps": 1, "max_context_len": 122}
+    given: dict[str, Any] = {
+        "platform": "rocm",
+        "dtype": "float16",
+        "draft_tokens": 2,
+        "spec_steps": 1,
+    }
+    given |= {"max_context_len": 122}
     return sparse_case(*batches, mode="target_verify", **{**given, **settings})
 
 
@@ -64,7 +70,7 @@ def test_a_planted_bug_of_verifies_is_found(workers: Workers, planted: str, orac
 def test_decodes_beside_triton_attention_are_right(
     workers: Workers, version: str, platform: str
 ) -> None:
-    case = sparse_case(*LONG_THEN_LONGER, (80,), platform=platform)
+    case = sparse_case(*LONG_THEN_LONGER, (80,), platform=platform, dtype="float16")
     assert workers.findings(version, case, TRITON) == ()
 
 

@@ -94,6 +94,7 @@ class MinimaxTritonTarget(TritonTarget):
             **{
                 **OF_ONE_RANK,
                 **SPARSE_SIZES,
+                "dtypes": ("float16",),  # of `TritonTarget`'s, the one that sparse kernels take
                 "layer_types": False,
                 "max_head_dim": 128,
                 "page_sizes": (1, 16, 32, 128),
