@@ -200,14 +200,14 @@ class Content:
     def k_scale(self) -> float:
         """Stored keys times this are keys."""
         # A power of two, so that scaled numbers of FP8 are numbers of FP8.
-        return 1.0 if self.config.kv_dtype == "auto" else 0.5
+        return 1.0 if self.config.kv_dtype == "auto" or self.config.unit_kv_scale else 0.5
 
     @cached_property
     def v_scale(self) -> float:
         """Stored values times this are values."""
         # Not `k_scale`, so that an engine that swaps the two is found out. Latent rows are key and
         # value at once and have one scale.
-        if self.config.kv_dtype == "auto" or self.config.attention == "mla":
+        if self.k_scale == 1.0 or self.config.attention == "mla":
             return self.k_scale
         return 0.25
 
@@ -456,6 +456,7 @@ def content_for(config: EngineConfig, layer: int = 0) -> Content:
         attention=config.attention,
         dtype=config.dtype,
         kv_dtype=config.kv_dtype,
+        unit_kv_scale=config.unit_kv_scale,
         spec_steps=config.spec_steps,
         draft_tokens=config.draft_tokens,
         index_block=config.index_block,

@@ -85,6 +85,8 @@ def coherent(fields: Fields, can: Capabilities, draws: Draws, pins: Pins = ()) -
     _built_head_dims(fields, can)
     if fields["kv_dtype"] != "auto":
         fields["dtype"] = can.fp8_kv_beside or fields["dtype"]
+    if "unit_kv_scale" not in dict(pins):
+        _unit_scale(fields, can, draws)
     _widen_pages(fields, can)
     if fields["runner"] == "cpu_graph" or (fields["recurrent_state"] and "decode" in can.modes):
         fields["modes"] = ("decode",)
@@ -275,12 +277,17 @@ def _layer_types(fields: Fields, can: Capabilities, draws: Draws) -> None:
         fields["layer_types"] = tuple(_KINDS[letter] for letter in order)
 
 
+def _unit_scale(fields: Fields, can: Capabilities, draws: Draws) -> None:
+    """Half of the configs with KV in FP8 have no scales of it."""
+    fp8 = can.unit_kv_scales and fields["kv_dtype"] == "float8_e4m3fn"
+    fields["unit_kv_scale"] = bool(fp8 and draws.percent("unit_kv_scale", 50))
+
+
 def _platform(fields: Fields, can: Capabilities, draws: Draws) -> None:
     """The last of a target's platforms in a third of its configs, but for those with a backend
     beside it, which the first one alone has."""
-    if fields["backend_beside"] != "none":
-        fields["platform"] = can.platforms[0]
-    elif draws.percent("platform", 33):
+    fields["platform"] = can.platforms[0]
+    if fields["backend_beside"] == "none" and draws.percent("platform", 33):
         fields["platform"] = can.platforms[-1]
 
 

@@ -137,6 +137,11 @@ class EngineConfig(Record, frozen=True, kw_only=True):
         needs=OneOf("kv_dtypes"), feature=10, share=30, label="kv dtype {}", group="dtype"
     )] = "auto"
     """`nvfp4`: two numbers in a byte, beside them a scale for every 16 (`fuzzgraph.nvfp4`)."""
+    unit_kv_scale: Annotated[bool, Dimension(
+        needs=Switch("unit_kv_scales"), label="unscaled kv", group="dtype"
+    )] = False
+    """Whether keys and values in FP8 lie there as they are, as where a checkpoint has no scales of
+    them, which is what most servers have; else they are divided by scales."""
     kernels: Annotated[Literal["torch", "triton"], Dimension(
         needs=OneOf("kernels"), feature=11, label="kernels {}", group="kernels"
     )] = "torch"

@@ -1,7 +1,8 @@
 """`store_kv_index`: a token's keys and values, and its index key, go to its slot by one launch.
 
-Source: sglang 0.5.16 to 0.5.23, csrc/minimax/fused_store_kv_index.cuh. Rows are copied as bytes.
-Left out are the cast to FP8, index values and a check of slots, of which the kernel has none.
+Source: sglang 0.5.16 to 0.5.23, csrc/minimax/fused_store_kv_index.cuh. Rows are copied as bytes, or
+from 0.5.23 on numbers in bfloat16 become the nearest ones in FP8, the largest where they are too
+large. Left out are index values and a check of slots, of which the kernel has none.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ from __future__ import annotations
 import torch
 
 from fuzzgraph.kernel_models.checks import Call
+from fuzzgraph.kernel_models.fp8 import to_fp8
 from fuzzgraph.kernel_models.launch import ModelKernel, launch
-from fuzzgraph.kernel_models.memory import KernelMemory
+from fuzzgraph.kernel_models.memory import KernelMemory, as_numbers
 from fuzzgraph.kernel_models.reading import reads_only
 
 __all__ = ["store_with_index_key"]
@@ -36,7 +38,8 @@ def store_with_index_key(
     """Write each token's key, value and index key to its slot of three caches.
 
     Args:
-        k, v: [n, heads * D]; k_cache, v_cache: [slots, heads * D]. One dtype, rows of any stride.
+        k, v: [n, heads * D]; k_cache, v_cache: [slots, heads * D]. One dtype, or bfloat16 for
+            caches of float8_e4m3fn; rows of any stride.
         idx_k: [n, D]; idx_k_cache: [slots, D]. idx_v, idx_v_cache: not looked at.
         indices: int32 or int64 [n] slots.
         heads_per_token: two for each head and one for the index key.
@@ -77,7 +80,10 @@ def _check_index_store(
     call = Call("store_kv_index", _KEY_STORE_SOURCE)
     call.needs_shape("idx_k", idx_k, None, None)
     rows, width = idx_k.shape
-    head = width * k.element_size()
+    cast = k.dtype != k_cache.dtype  # for which the engine compiles it
+    given = torch.bfloat16 if cast else k.dtype
+    kept = torch.float8_e4m3fn if cast else k.dtype
+    head = width * kept.itemsize
     call.needs(head % _VECTOR == 0, f"a head's bytes must be a multiple of {_VECTOR}", head)
     for name, tensor, count, columns in (
         ("k", k, rows, num_kv_heads * width),
@@ -87,7 +93,7 @@ def _check_index_store(
         ("idx_k", idx_k, rows, width),
         ("idx_k_cache", idx_k_cache, None, width),
     ):
-        call.needs_dtype(name, tensor, k.dtype)
+        call.needs_dtype(name, tensor, kept if name.endswith("_cache") else given)
         call.needs_shape(name, tensor, count, columns)
         call.needs_contiguous_last(name, tensor)
         step = tensor.stride(0) * tensor.element_size()
@@ -111,9 +117,10 @@ def _store_three(
     indices: torch.Tensor,
 ) -> None:
     slots = memory.ints(indices)
-    memory.store("k_cache", k_cache, k, slots)
-    memory.store("v_cache", v_cache, v, slots)
-    memory.store("idx_k_cache", idx_k_cache, idx_k, slots)
+    pairs = (k_cache, k), (v_cache, v), (idx_k_cache, idx_k)
+    for name, (cache, rows) in zip(("k_cache", "v_cache", "idx_k_cache"), pairs, strict=True):
+        same = cache.dtype == rows.dtype
+        memory.store(name, cache, rows if same else to_fp8(as_numbers(rows)), slots)
 
 
 _KEY_STORE = ModelKernel("store_kv_index", _store_three, _KEY_STORE_SOURCE)

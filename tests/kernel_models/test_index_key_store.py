@@ -95,6 +95,35 @@ def test_rows_of_tokens_and_slots_are_found_by_their_strides() -> None:
     assert not seen.strays
 
 
+def test_bfloat16_becomes_the_nearest_fp8_and_what_is_too_large_the_largest() -> None:
+    caches = {
+        cache: torch.zeros(SLOTS, heads * 16, dtype=torch.float8_e4m3fn)
+        for cache, heads in (("k_cache", HEADS), ("v_cache", HEADS), ("idx_k_cache", 1))
+    }
+    keys = torch.full((1, HEADS * 16), 17.0)  # halfway between 16 and 18: to the even one
+    keys[0, 0], keys[0, 1] = 1000.0, -449.0
+    given, seen = stored([4], torch.bfloat16, 16, k=keys.bfloat16(), **caches)
+    assert given["k_cache"][4].float().tolist() == [448.0, -448.0] + [16.0] * (HEADS * 16 - 2)
+    for name, cache in CACHES[1:]:
+        near = given[name][0].float()
+        assert (given[cache][4].float() - near).abs().max() <= near.abs().max() / 16
+    assert not seen.strays
+
+
+def test_a_cast_is_one_of_bfloat16() -> None:
+    with pytest.raises(KernelRefused, match="k must be bfloat16"):
+        stored([4], torch.float16, 16, k_cache=torch.zeros(SLOTS, HEADS * 16))
+
+
+def test_a_cache_of_index_keys_in_another_dtype_is_refused_beside_fp8() -> None:
+    caches = {
+        cache: torch.zeros(SLOTS, HEADS * 16, dtype=torch.float8_e4m3fn)
+        for cache in ("k_cache", "v_cache")
+    }
+    with pytest.raises(KernelRefused, match="idx_k_cache must be float8_e4m3fn"):
+        stored([4], torch.bfloat16, 16, **caches)
+
+
 def test_index_values_are_not_looked_at() -> None:
     given, _ = stored([3], idx_v=torch.full((1, WIDTH), 9.0), idx_v_cache=torch.zeros(0, WIDTH))
     assert torch.equal(given["idx_k_cache"][3], given["idx_k"][0])
@@ -125,6 +154,7 @@ def test_no_tokens_are_no_launch() -> None:
         ({"idx_k": torch.zeros(2, WIDTH).half()}, "idx_k must be float32"),
         ({"k_cache": torch.zeros(SLOTS, WIDTH)}, r"k_cache must be \[any, 8\]"),
         ({"v_cache": torch.zeros(SLOTS, 2 * WIDTH).half()}, "v_cache must be float32"),
+        ({"idx_k_cache": torch.zeros(SLOTS, WIDTH).half()}, "idx_k_cache must be float32"),
         ({"idx_k_cache": torch.zeros(SLOTS, 5)}, r"idx_k_cache must be \[any, 4\]"),
         ({"k": torch.zeros(2 * WIDTH, 2).T}, "k must be contiguous in its last dimension"),
         ({"num_kv_heads": 1, "heads_per_token": 3}, r"k must be \[2, 4\]"),

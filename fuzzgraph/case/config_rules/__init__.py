@@ -46,6 +46,7 @@ _RULES: tuple[Callable[[EngineConfig], None], ...] = (
     sizes.check_modes,
     keys.check_heads,
     keys.check_fp4,
+    keys.check_unit_scale,
     servers.check_ranks,
     states.check_state_modes,
     sizes.check_runner,

@@ -48,6 +48,17 @@ def check_fp4(config: EngineConfig) -> None:
         )
 
 
+def check_unit_scale(config: EngineConfig) -> None:
+    """A scale of one is that of keys and values in FP8."""
+    if config.unit_kv_scale and config.kv_dtype != "float8_e4m3fn":
+        refuse(
+            "config.unit_kv_scale",
+            config.unit_kv_scale,
+            f"is about KV in FP8; got kv_dtype={config.kv_dtype!r}",
+            "Set kv_dtype to 'float8_e4m3fn', or drop it.",
+        )
+
+
 def check_second_group(config: EngineConfig) -> None:
     """A page size of its own needs a second KV cache group."""
     if config.swa_page_size and not config.swa_window:

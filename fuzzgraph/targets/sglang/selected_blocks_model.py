@@ -111,12 +111,15 @@ class SelectedBlocksModel(AttentionModel):
         keys = torch.from_numpy(np.hstack((by_token[tokens], by_place[places])))
         planes = content_for(self._config, DENSE_CONTENT).kv_planes(tokens, places)
         for buffer, values in zip(self._kept(), (keys[:, None], *planes), strict=True):
-            yield buffer, slots, values.to(buffer.device, buffer.dtype)
+            yield _as_bytes(buffer), slots, _as_bytes(values.to(buffer.device, buffer.dtype))
 
     def _kept(self) -> tuple[torch.Tensor, ...]:
         """Index keys, and keys and values of the first layer: each [slots, heads, columns]."""
-        main, (index,) = self._pool.main_pool, self._pool.index_k_pool.k_buffer
-        return index, main.k_buffer[DENSE_LAYER], main.v_buffer[DENSE_LAYER]
+        main, index = self._pool.main_pool, self._pool.index_k_pool
+        (keys,) = index.k_buffer
+        planes = main.k_buffer[DENSE_LAYER], main.v_buffer[DENSE_LAYER]
+        # FP8 lies there as bytes.
+        return keys.view(index.dtype), *(plane.view(main.dtype) for plane in planes)
 
     def begin(self) -> None:
         """Take down what is there before a step."""
@@ -127,13 +130,18 @@ class SelectedBlocksModel(AttentionModel):
         slots = torch.from_numpy(batch.slot_mapping).to(self.embed.device)
         strays = 0
         for now, before in zip(self._kept(), self._before, strict=True):
-            changed = (now != before).flatten(1).any(1)
+            changed = (_as_bytes(now) != _as_bytes(before)).flatten(1).any(1)
             changed[slots] = changed[RESERVED_SLOT] = False  # where new tokens and padded rows go
             strays += int(changed.sum())
         return {
-            INDEX_KEYS: self._kept()[0][slots].flatten(1),
+            INDEX_KEYS: self._kept()[0].to(self.embed.dtype)[slots].flatten(1),
             LAYER_STRAYS: torch.full((batch.raw_bs,), strays),
         }
+
+
+def _as_bytes(kept: torch.Tensor) -> torch.Tensor:
+    """What can be compared and put in its place in FP8 too, of which torch can do neither."""
+    return kept.view(torch.uint8) if kept.element_size() == 1 else kept
 
 
 def _rows(

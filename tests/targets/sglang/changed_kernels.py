@@ -29,6 +29,25 @@ def change_kernel(session: Any, module: str, name: str, line: str, other: str) -
     replace_while_running(session, engine_module(module), name, changed)
 
 
+def change_held_kernel(session: Any, module: str, name: str, line: str, other: str) -> None:
+    """The same of a kernel that heuristics and a tuner hold, as `name` of the module."""
+    place = engine_module(module)
+    holder = getattr(place, name)
+    while hasattr(holder.fn, "fn") and not inspect.isfunction(holder.fn.fn):
+        holder = holder.fn
+    # Decorators stand in the source, and are changed with it; other holders keep their kernel.
+    decorated = holder.fn.fn.__name__ == name
+    made: list[Any] = []
+
+    def changed(real: Any) -> Any:
+        if not made:
+            made.append(_changed(holder.fn if decorated else real, line, other))
+        return made[0]
+
+    replaced = (place, name) if decorated else (holder, "fn")
+    replace_while_running(session, *replaced, changed)
+
+
 def _changed(kernel: Any, line: str, other: str) -> Any:
     source = textwrap.dedent(inspect.getsource(kernel.fn))
     assert source.count(line) == 1, f"{kernel.fn.__name__} has {source.count(line)} times {line}"

@@ -12,13 +12,14 @@ import torch
 
 from fuzzgraph.case import Mode
 from fuzzgraph.targets.sglang.backends.attention_backend import BackendSession
+from fuzzgraph.targets.sglang.runner_session import RunnerSession
 from fuzzgraph.world import Batch
 
-__all__ = ["LeftKeysSession"]
+__all__ = ["LeavesKeys", "LeftKeysSession"]
 
 
 @runtime_checkable
-class _LeavesKeys(Protocol):
+class _KeyLeaver(Protocol):
     """What such a model tells."""
 
     def begin(self) -> None:
@@ -28,8 +29,8 @@ class _LeavesKeys(Protocol):
         """What the step has left, by the names of outputs."""
 
 
-class LeftKeysSession(BackendSession):
-    """One backend and one decode runner, whose model tells what a step leaves."""
+class LeavesKeys(RunnerSession):
+    """Before the class of a session on a graph runner: its model tells what a step leaves."""
 
     also_promised: tuple[str, ...]
     """Outputs beside attention, of every step but idle ones."""
@@ -48,7 +49,11 @@ class LeftKeysSession(BackendSession):
         return {**found, **self._leaving.left(self._batch)} if found else {}
 
     @property
-    def _leaving(self) -> _LeavesKeys:
+    def _leaving(self) -> _KeyLeaver:
         model: object = self._attention
-        assert isinstance(model, _LeavesKeys)
+        assert isinstance(model, _KeyLeaver)
         return model
+
+
+class LeftKeysSession(LeavesKeys, BackendSession):
+    """One backend and one decode runner, whose model tells what a step leaves."""

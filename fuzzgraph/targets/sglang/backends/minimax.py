@@ -1,17 +1,21 @@
-"""MiniMax-M3's attention: a layer on FlashAttention 3, and one that selects blocks of its keys.
+"""MiniMax-M3's attention: a layer that sees all keys, and one that selects blocks of them.
 
 As servers have it on a Hopper: `MiniMaxHybridAttnBackend`, made by the engine's own
 `attn_backend_wrapper`, with `FlashAttentionBackend` for the layer that sees all keys and
-`MiniMaxSparseAttnBackend` for the other, whose Triton kernels score blocks and attend. Real is the
-engine's `MiniMaxSparseKVPool` too. Modelled: FlashAttention 3, the store of a token's three rows,
-and the selection of blocks. Stood in for are the indexer's projections (`selected_blocks_model`).
+`MiniMaxSparseAttnBackend` for the other, whose Triton kernels score blocks and attend. Where a GPU
+of NVIDIA's is no Hopper, the first layer is on FlashInfer here, kernels are others, and beside keys
+in FP8 index keys stay in the model's dtype (sglang 0.5.23 memory_pool.py,
+`get_minimax_sparse_index_dtype`). Real is the engine's `MiniMaxSparseKVPool` too. Modelled: the
+first layer's kernels, the store of a token's three rows, and the selection of blocks. Stood in for
+are the indexer's projections (`selected_blocks_model`).
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -23,19 +27,33 @@ from fuzzgraph.ports import GraphEngine
 from fuzzgraph.reference.dense_layer import DENSE_OUTPUT, INDEX_KEYS, LAYER_STRAYS
 from fuzzgraph.targets.offline.cuda_on_cpu import tensors_claim_cuda
 from fuzzgraph.targets.sglang.backends.attention_backend import (
+    FP8_KV,
     AttentionBackend,
     BackendTarget,
 )
 from fuzzgraph.targets.sglang.backends.fa3 import FA3
+from fuzzgraph.targets.sglang.backends.flashinfer import FLASHINFER
 from fuzzgraph.targets.sglang.backends.left_keys import LeftKeysSession
-from fuzzgraph.targets.sglang.release import engine_module, has_module
+from fuzzgraph.targets.sglang.release import demand_release, engine_module, has_module
 from fuzzgraph.targets.sglang.selected_blocks_model import SelectedBlocksModel, split_dense
 from fuzzgraph.targets.sglang.stubs.compiled_modules import Compiled, Makers, compile_to_models
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 from fuzzgraph.targets.sglang.stubs.sparse_pool import sparse_description
 from fuzzgraph.world import Batch
 
-__all__ = ["SPARSE_BACKEND", "MinimaxSession", "MinimaxTarget"]
+__all__ = [
+    "MINIMAX",
+    "SPARSE_BACKEND",
+    "SPARSE_FP8",
+    "SPARSE_SIZES",
+    "MinimaxFlashInferTarget",
+    "MinimaxSession",
+    "MinimaxTarget",
+    "beside_sparse",
+    "describe_sparse",
+    "on_hopper",
+    "refuses_sparse",
+]
 
 SPARSE_BACKEND = "sglang.srt.layers.attention.minimax_sparse_backend"
 _REGISTRY = "sglang.srt.layers.attention.attention_registry"
@@ -88,8 +106,8 @@ def _of_whole_blocks(configs: list[Any], given: dict[str, Any], **more: Any) -> 
     return [each for each in configs if each.kwargs["BLOCK_SIZE_N"] >= given["block_size"]]
 
 
-def _sparse_model(runner: ModelRunner) -> None:
-    """A model with both layers, as its description tells the engine of it."""
+def describe_sparse(runner: ModelRunner) -> None:
+    """Tell the engine of a model with both layers, and put models where it would compile."""
     model = runner.model_config
     model.quantization = None
     model.hf_config.architectures = ["MiniMaxM3SparseForCausalLM"]
@@ -99,7 +117,22 @@ def _sparse_model(runner: ModelRunner) -> None:
         _tune_as_devices_do()
 
 
-def _refuses(config: EngineConfig) -> str | None:
+def beside_sparse(runner: ModelRunner, dense: Any) -> Any:
+    """The engine's own backend for both layers, with `dense` for the one that sees all keys."""
+    return engine_module(_REGISTRY).attn_backend_wrapper(runner, dense)
+
+
+def on_hopper() -> contextlib.AbstractContextManager[Any]:
+    """As on a Hopper, which from 0.5.23 on has kernels of its own for blocks within a page."""
+    context = engine_module(_CONTEXT)
+    if not hasattr(context, "override_platform") or torch.cuda.is_available():
+        return contextlib.nullcontext()
+    hopper: contextlib.AbstractContextManager[Any] = context.override_platform(is_sm90=True)
+    return hopper
+
+
+def refuses_sparse(config: EngineConfig) -> str | None:
+    """Why no model with both layers has a config; None if one may."""
     if not config.index_block:
         return "the model has a layer that selects blocks: index_block must not be 0"
     if (config.head_dim, config.v_head_dim) != _HEAD:
@@ -107,34 +140,51 @@ def _refuses(config: EngineConfig) -> str | None:
     return None
 
 
-MINIMAX = replace(
-    FA3,
-    part=" beside sparse layers",
-    page_sizes=(1, 16, 32, 128),
-    fields=("cache_seqlens", "page_table", "cu_seqlens_q", "cu_seqlens_k"),
-    held=lambda backend, size: backend.dense.forward_metadata,
-    # Places whose index keys `content` tells apart.
-    max_context_len=8192 - 16,
-    max_topk=1,
-    windows=False,
-    caps=False,
-    unified=False,
-    stood_in_for=(
-        "FlashAttention 3, the store of keys and the selection of blocks, by models",
-        "the indexer's projections",
-    ),
-    refuses=_refuses,
-    adapt=_sparse_model,
-    model=SelectedBlocksModel,
-    beside=(),
-    more=(
-        ("dtypes", ("bfloat16", "float16")),
-        ("head_dims", (_HEAD,)),
-        ("index_blocks", (16, 128)),
-        ("index_topks", (1, 2, 3, 16)),
-    ),
-    on_device=(),
-)
+SPARSE_SIZES: Mapping[str, Any] = MappingProxyType({
+    "dtypes": ("bfloat16", "float16"),
+    "head_dims": (_HEAD,),
+    "index_blocks": (16, 128),
+    "index_topks": (1, 2, 3, 16),
+})  # fmt: skip
+"""Capabilities of every target with such layers."""
+SPARSE_FP8: Mapping[str, Any] = MappingProxyType({**dict(FP8_KV[1:]), "unit_kv_scales": True})
+"""Capabilities where the layer that sees all keys takes them in FP8 as well."""
+_PLACES = 8192 - 16
+"""Tokens of a row whose index keys `content` tells apart."""
+
+
+def _beside_sparse(dense: AttentionBackend, modelled: str) -> AttentionBackend:
+    """A model with both layers, where the one that sees all keys is on `dense`.
+
+    Args:
+        modelled: what of `dense` has a model.
+    """
+    return replace(
+        dense,
+        part=" beside sparse layers",
+        page_sizes=(1, 16, 32, 128),
+        fields=tuple(name for name in dense.fields if "window" not in name and "swa" not in name),
+        held=lambda backend, size: dense.held(backend.dense, size),
+        max_context_len=_PLACES,
+        max_topk=1,
+        windows=False,
+        caps=False,
+        unified=False,
+        stood_in_for=(
+            f"{modelled}, the store of keys and the selection of blocks, by models",
+            "the indexer's projections",
+        ),
+        refuses=refuses_sparse,
+        adapt=describe_sparse,
+        model=SelectedBlocksModel,
+        beside=(),
+        more=(*SPARSE_SIZES.items(), *SPARSE_FP8.items()),
+        on_device=(),
+    )
+
+
+MINIMAX = _beside_sparse(FA3, "FlashAttention 3")
+MINIMAX_FLASHINFER = _beside_sparse(FLASHINFER, "FlashInfer's wrappers")
 
 
 class MinimaxSession(LeftKeysSession):
@@ -143,17 +193,12 @@ class MinimaxSession(LeftKeysSession):
     also_promised = (DENSE_OUTPUT, INDEX_KEYS, LAYER_STRAYS)
 
     def _open_backend(self, runner: ModelRunner) -> Any:
-        dense = super()._open_backend(runner)
-        return engine_module(_REGISTRY).attn_backend_wrapper(runner, dense)
+        return beside_sparse(runner, super()._open_backend(runner))
 
     @contextlib.contextmanager
     def engine_runs(self, batch: Batch | None = None) -> Iterator[None]:
-        """As on a Hopper, which from 0.5.23 on has kernels of its own for blocks within a page."""
-        context = engine_module(_CONTEXT)
-        hopper: Any = contextlib.nullcontext()
-        if hasattr(context, "override_platform") and not torch.cuda.is_available():
-            hopper = context.override_platform(is_sm90=True)
-        with hopper, super().engine_runs(batch):
+        device = on_hopper() if self._kind.name == FA3.name else contextlib.nullcontext()
+        with device, super().engine_runs(batch):
             yield
 
     def named_outputs(self, outputs: Any) -> dict[str, torch.Tensor]:
@@ -165,7 +210,7 @@ class MinimaxTarget(BackendTarget):
 
     def __init__(self, name: str, mode: Mode, backend: AttentionBackend = MINIMAX) -> None:
         super().__init__(name, backend, mode)
-        self.about = f"MiniMax's sparse attention beside fa3, {mode} graphs"
+        self.about = f"MiniMax's sparse attention beside {backend.name}, {mode} graphs"
         self.capabilities = self.capabilities.replace(later_stages=False, two_batch_overlap=False)
 
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> MinimaxSession:
@@ -173,3 +218,16 @@ class MinimaxTarget(BackendTarget):
 
     def modules(self) -> tuple[str, ...]:
         return (*super().modules(), SPARSE_BACKEND)
+
+
+class MinimaxFlashInferTarget(MinimaxTarget):
+    """The same on a GPU that is no Hopper."""
+
+    def __init__(self, name: str, mode: Mode) -> None:
+        super().__init__(name, mode, MINIMAX_FLASHINFER)
+
+    def modules(self) -> tuple[str, ...]:
+        demand_release(
+            (0, 5, 17), "tells FlashInfer nothing of how these pools quantise", self.name
+        )
+        return super().modules()

@@ -91,7 +91,8 @@ def count_field() -> Field:
     return fields.value(COUNT, source=_SHARE)
 
 
-def _fields(config: EngineConfig) -> tuple[Field, ...]:
+def input_fields(config: EngineConfig) -> tuple[Field, ...]:
+    """What a graph that breaks at attention is given, whatever the backend."""
     of_requests = (
         Field(name, "requests", "row" if name == "req_pool_indices" else "length",
               PaddingRule("fill", 0), source=_LIVE, repeats=repeats)
@@ -101,6 +102,12 @@ def _fields(config: EngineConfig) -> tuple[Field, ...]:
         *token_fields(config),
         *of_requests,
         count_field(),
+    )
+
+
+def _fields(config: EngineConfig) -> tuple[Field, ...]:
+    return (
+        *input_fields(config),
         fields.offsets("qo_indptr", repeats="new_lens", padding=fields.FREE, source=_SUMS),
         fields.offsets("kv_indptr", repeats="cached_lens", padding=fields.FREE, source=_SUMS),
         fields.slot_indices("kv_indices", source=_PREFIX),

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.reference.dense_layer import INDEX_WIDTH
 from fuzzgraph.targets.offline.package import call_with_known
@@ -51,9 +53,23 @@ def sparse_kv_pool(config: EngineConfig, slots: int, **common: Any) -> Any:
         dense_layer_ids=[DENSE_LAYER],
         sparse_layer_ids=[SPARSE_LAYER],
         disable_value_sparse_layer_ids=[SPARSE_LAYER],
-        index_dtype=common["dtype"],
+        index_dtype=_index_dtype(config, common["dtype"]),
         start_layer=DENSE_LAYER,
         end_layer=SPARSE_LAYER + 1,
         enable_memory_saver=False,
         **common,
     )
+
+
+def _index_dtype(config: EngineConfig, stored: torch.dtype) -> torch.dtype:
+    """Of index keys beside KV in `stored`, as the engine's own rule has it for the device.
+
+    Up to 0.5.20 the pool's maker has it (kv_cache_configurator.py `_build_minimax_sparse_kv_pool`):
+    the model's dtype, but for FP8 queries on TensorRT-LLM's kernels.
+    """
+    model: torch.dtype = getattr(torch, config.dtype)
+    rule = getattr(engine_module(_POOLS), "get_minimax_sparse_index_dtype", None)
+    if rule is None:
+        return model
+    found: torch.dtype = rule(fp8_attn_gemm=False, kv_cache_dtype=stored, model_dtype=model)
+    return found
