@@ -572,6 +572,14 @@ class EngineConfig(Record, frozen=True, kw_only=True):
     )] = False
     """Whether the attention backend of a worker's other model asks for lengths on the host. Else
     they are exact there only if the one under test asks."""
+    verify_budget: Annotated[Literal["none", "cap_accept", "compact", "verify_all"], Dimension(
+        needs=OneOf("verify_budgets"), label="verify budget {}", only_in=("target_verify",),
+        group="speculation"
+    )] = "none"
+    """What a budget of tokens, shared out by how sure a draft model is of its drafts, does to a
+    verify: there is `none`; every draft is verified, and those beyond it do not stay
+    (`cap_accept`, see `Batch.most_kept`); rows have as many tokens as it gives them, in graphs that
+    are captured by tokens (`compact`); or such graphs verify whole blocks (`verify_all`)."""
     # fmt: on
 
     def __post_init__(self) -> None:

@@ -68,6 +68,33 @@ def check_sampling(config: EngineConfig) -> None:
         )
 
 
+WITHOUT_BUDGET = (
+    "recurrent_state", "ngram_drafts", "draft_adapter", "kv_compression", "drafted_blocks",
+    "sampling", "two_batch_overlap", "max_loras",
+)  # fmt: skip
+"""What no verify by a budget has beside it: two of them the engine refuses (sglang 0.5.23
+decode_cuda_graph_runner.py, __init__), the others no target drives."""
+
+
+def check_verify_budget(config: EngineConfig) -> None:
+    """A budget is shared out among chains of greedy drafts, in layers that attend alone; idle ranks
+    cannot join graphs by tokens (sglang 0.5.23 dspark_worker_v2.py, __init__)."""
+    others = set_among(config, WITHOUT_BUDGET)
+    chains = config.modes == ("target_verify",) and config.spec_topk == 1
+    by_tokens = config.verify_budget in ("compact", "verify_all")
+    if by_tokens and config.dp_size > 1:
+        others.append("dp_size")
+    if config.verify_budget != "none" and (others or not chains):
+        refuse(
+            "config.verify_budget",
+            config.verify_budget,
+            "needs modes=['target_verify'], spec_topk=1 and drafts of another model; got "
+            f"{list(config.modes)}, spec_topk={config.spec_topk}"
+            + "".join(f", {name}={getattr(config, name)!r}" for name in others),
+            "Change them, or use 'none'.",
+        )
+
+
 def check_draft_model(config: EngineConfig) -> None:
     """What one kind of draft model alone has, whose blocks are longer than an anchor."""
     blocks = config.drafted_blocks != "none" and config.draft_tokens > 1

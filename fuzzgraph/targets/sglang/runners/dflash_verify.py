@@ -144,8 +144,11 @@ class BlockVerifySession(BackendSession):
 
     def _translate(self, batch: Batch) -> Any:
         self._batch = batch
-        runs = None if self.ran_eagerly else self.runner._engine
-        return self._worker.verified_batch(batch, runs)
+        return self._worker.verified_batch(batch, self._runs(batch))
+
+    def _runs(self, batch: Batch) -> Any:
+        """The graph runner that the worker finds; None for a server without graphs."""
+        return None if self.ran_eagerly else self.runner._engine
 
     def replay(self, batch: Batch) -> None:
         super().replay(batch)
@@ -166,7 +169,8 @@ class BlockVerifySession(BackendSession):
         planes = self._worker.planes
         for plane in planes:
             plane.zero_()
-        result, published = self._worker.committed(self._batch, computed)
+        in_graph = not self.ran_eagerly
+        result, published = self._worker.committed(self._batch, computed, in_graph=in_graph)
         self._committed = result, published
 
     @property
@@ -186,11 +190,13 @@ class BlockVerifySession(BackendSession):
         tokens = result.next_token_ids.view(rows, -1)
         places = torch.arange(tokens.shape[1], device=tokens.device)
         stays = places < counts[:, None]
+        # A row has a place for each draft of a whole block, however many tokens were verified.
+        verified = places < torch.from_numpy(self._batch.new_lens).to(counts.device)[:, None]
         columns = (counts, published, result.next_draft_input.bonus_tokens, self._strays(slots))
         return {
             **hidden_in(self._outputs, self._config),
             "commits": torch.stack([column.long() for column in columns], 1),
-            "committed_tokens": torch.where(stays, tokens, NO_TOKEN).flatten(),
+            "committed_tokens": torch.where(stays, tokens, NO_TOKEN)[verified],
             "draft_context": context,
         }
 
