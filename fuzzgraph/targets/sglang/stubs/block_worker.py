@@ -166,7 +166,9 @@ class BlockWorker:
         if not again:
             self._reservation.reserve(batch, lambda: made.spec_info.prepare_for_decode(made))
             self._reserved = copy.copy(made.spec_info)
-        if not self._mirrored:  # up to 0.5.22 it is told, until the overlap's end says otherwise
+        if self._mirrored:
+            made.seq_lens_cpu = self._reservation.known_lengths(made.seq_lens_cpu, batch)
+        else:  # up to 0.5.22 it is told, until the overlap's end says otherwise
             made.seq_lens_cpu = made.seq_lens_sum = None
         return made
 

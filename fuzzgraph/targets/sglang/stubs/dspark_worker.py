@@ -305,6 +305,8 @@ class DSparkVerifyWorker(VerifyWorker, DSparkWorker):
         return {"is_cuda": lambda: True} if self._config.verify_budget != "none" else {}
 
     def _scheduled(self, batch: Batch, *, again: bool = False) -> Any:
+        # A server's runner does not change, by which layouts of whole blocks are kept.
+        getattr(self.engine._verify_planner, "_uniform_layout_cache", {}).clear()
         made = super()._scheduled(batch, again=again)
         made.spec_info.verify_token_budget = token_budget(batch, self._config)
         return made

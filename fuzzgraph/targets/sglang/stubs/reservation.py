@@ -126,6 +126,12 @@ class Reservation:
             )
         ]
 
+    def known_lengths(self, lens: torch.Tensor, batch: Batch) -> torch.Tensor:
+        """Lengths on the host as the scheduler has left them, and those of rows that it was told
+        shorter because no server has them."""
+        cached = torch.from_numpy(batch.cached_lens)
+        return torch.where(cached > self._most_cached, cached, lens)
+
     def reserve(self, batch: Batch, prepare: Callable[[], None]) -> None:
         """Have the engine reserve, by `prepare`, what the step needs and more.
 
