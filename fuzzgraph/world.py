@@ -259,7 +259,7 @@ class Batch:
             right = self.input_ids[start + 1 : stop] == self.predicted[start : stop - 1]
             found[row] += min(1, stop - start) + int(np.logical_and.accumulate(right).sum())
         if len(self.most_kept):
-            return np.minimum(found, self.cached_lens + self.most_kept)
+            found = np.minimum(found, self.cached_lens + self.most_kept)
         return found
 
     @property

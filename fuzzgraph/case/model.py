@@ -573,7 +573,7 @@ class EngineConfig(Record, frozen=True, kw_only=True):
     """Whether the attention backend of a worker's other model asks for lengths on the host. Else
     they are exact there only if the one under test asks."""
     verify_budget: Annotated[Literal["none", "cap_accept", "compact", "verify_all"], Dimension(
-        needs=OneOf("verify_budgets"), label="verify budget {}", only_in=("target_verify",),
+        needs=OneOf("verify_budgets"), label="budget {}", only_in=("target_verify",),
         group="speculation"
     )] = "none"
     """What a budget of tokens, shared out by how sure a draft model is of its drafts, does to a

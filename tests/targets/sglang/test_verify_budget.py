@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from fuzzgraph.case import BatchRow, ReplayStep
@@ -26,7 +28,7 @@ CUT = (
     _verify((0, 27, 3), (4, 9, 1), finish=(2,)),
     _verify((0, 29, 2), (4, 13, 4), (5, 8, 4), (3, 17, 4)),
 )
-BY_TOKENS = {"verify_budget": "compact", "capture_bs": (1, 2, 3, 4, 5)}
+BY_TOKENS: dict[str, Any] = {"verify_budget": "compact", "capture_bs": (1, 2, 3, 4, 5)}
 
 
 def _beside_the_table(shown: set[tuple[str, str]]) -> set[tuple[str, str]]:
