@@ -36,7 +36,10 @@ def drafted_blocks(fields: Fields, can: Capabilities, draws: Draws) -> None:
     elif fields["drafted_blocks"] == kinds[0]:
         fields["drafted_blocks"] = draws.pick("drafted_blocks", kinds)
     fields["draft_adapter"] = can.draft_adapters and fields["modes"] == ("target_verify",)
-    if not can.drafted_windows or fields["drafted_blocks"] == "none":
+    drafts = fields["drafted_blocks"] != "none"
+    verifies = kinds == ("none",) and fields["modes"] == ("target_verify",) and not others
+    verifies = verifies and fields["spec_topk"] == 1
+    if not can.drafted_windows or not (drafts or verifies):
         fields["drafted_window"] = DIMENSIONS["drafted_window"].default
     elif not fields["drafted_window"] and draws.percent("drafted_window", 40):
         # No window is narrower than a block; contexts have room for some that are wider.

@@ -26,14 +26,8 @@ def check_drafted_blocks(config: EngineConfig) -> None:
             f"draft_adapter={config.draft_adapter} and drafted_blocks={config.drafted_blocks!r}",
             "Change them, or drop it.",
         )
-    if config.drafted_blocks == "none":
-        if config.drafted_window:
-            refuse(
-                "config.drafted_window",
-                config.drafted_window,
-                "is that of drafted blocks; got drafted_blocks='none'",
-                "Set drafted_blocks, or drop it.",
-            )
+    field = "drafted_blocks" if config.drafted_blocks != "none" else "drafted_window"
+    if not set_among(config, [field]):
         return
     others = {
         "modes": (config.modes != ("target_verify",), list(config.modes)),
@@ -45,10 +39,10 @@ def check_drafted_blocks(config: EngineConfig) -> None:
     for name, (beside, value) in others.items():
         if beside:
             refuse(
-                "config.drafted_blocks",
-                config.drafted_blocks,
+                f"config.{field}",
+                getattr(config, field),
                 f"needs modes=['target_verify'] and rows that see all keys; got {name}={value}",
-                "Change it, or drop the blocks.",
+                f"Change it, or drop {field}.",
             )
 
 

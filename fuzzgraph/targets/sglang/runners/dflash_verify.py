@@ -104,6 +104,7 @@ class BlockVerifyTarget(BackendTarget):
             row_mixings=("none",),
             kv_dtypes=("auto",),
             samplings=("greedy", "target"),
+            drafted_windows=True,
             cpu_seq_lens=True,
             swa_window=False,
             virtual_pages=False,
@@ -176,6 +177,7 @@ class BlockVerifySession(BackendSession):
     @property
     def roots(self) -> dict[str, object]:
         own = {"worker": vars(self._worker.engine), "draft_kv_pool": self._worker.context}
+        own["draft_req_to_token_pool"] = self._worker.draft_requests
         return {**super().roots, **own}
 
     def promised_outputs(self, mode: Mode) -> tuple[str, ...]:

@@ -64,7 +64,9 @@ class DSparkVerifyTarget(BlockVerifyTarget):
         super().__init__(name, backend)
         by_tokens = _BY_TOKENS if self.backend.name in _CAPTURES_BY_TOKENS else ()
         self.capabilities = self.capabilities.replace(
-            samplings=("greedy", "draft"), verify_budgets=("none", "cap_accept", *by_tokens)
+            samplings=("greedy", "draft"),
+            drafted_windows=False,
+            verify_budgets=("none", "cap_accept", *by_tokens),
         )
 
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> DSparkVerifySession:

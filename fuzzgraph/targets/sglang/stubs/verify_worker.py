@@ -22,7 +22,7 @@ from fuzzgraph.targets.offline.patching import replaced_names
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.release import engine_module
 from fuzzgraph.targets.sglang.stubs.block_worker import BlockWorker
-from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
+from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner, request_pool
 from fuzzgraph.targets.sglang.stubs.sampling import uniform_numbers
 from fuzzgraph.targets.sglang.stubs.verify_budget import all_drafts
 from fuzzgraph.world import FIRST_PAGE, Batch
@@ -53,6 +53,12 @@ class VerifyWorker(BlockWorker):
     ) -> None:
         self._layer = Stub(layer_id=0, k_scale=None, v_scale=None)
         self.context = _context_pool(runner, config)
+        self.draft_requests = requests
+        """The request pool of the drafting model: with a window it has a page map of its own."""
+        if config.drafted_window:
+            columns = requests.req_to_token.shape[1]
+            device = torch.device(runner.device)
+            self.draft_requests = request_pool(config, device, columns=columns)
         self._computed: Any = None
         self._runs: Any = None
         """The target model's graph runner in this step; None where it has none."""
