@@ -13,7 +13,7 @@ from inspect import Parameter, Signature
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from fuzzgraph.case import DIMENSIONS, Case, EngineConfig, padded_size, rank_sizes
+from fuzzgraph.case import DIMENSIONS, Case, EngineConfig, cuts_rows, padded_size, rank_sizes
 from fuzzgraph.case.dimension import DimensionRow, Most, OneOf, Sizes, Switch
 from fuzzgraph.case.verified_states import verified_prompts, verifies_states
 from fuzzgraph.case.waiting import first_wait
@@ -56,7 +56,7 @@ _OTHERS: dict[str, tuple[Any, Any]] = {
     "mrope": (False, True),  # whether steps bring the optional multi-modal position input
     # Whether cases are drawn in which requests that left come back, as preempted ones do.
     "preemption": (False, True),
-    # Whether rows of a verify may have fewer drafts than `draft_tokens` says.
+    # Whether rows of any verify may have fewer drafts than `draft_tokens` says.
     "ragged_verify": (False, True),
     # Whether layers with recurrent state verify drafts.
     "recurrent_verify": (False, True),
@@ -303,7 +303,8 @@ def unsupported_case(capabilities: Capabilities, case: Case) -> str | None:
         if shortest < least:
             said = f"steps[{number}] with a row of {shortest} tokens"
             return f"{said} is not driven, only from {least} on"
-        if step.mode == "target_verify" and not capabilities.ragged_verify:
+        cuts = cuts_rows(case.config, len(step.rows))
+        if step.mode == "target_verify" and not (capabilities.ragged_verify or cuts):
             drafts = {row.new_tokens for row in step.rows} - {case.config.draft_tokens}
             if drafts:
                 return (

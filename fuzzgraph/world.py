@@ -9,7 +9,7 @@ engine.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -76,6 +76,10 @@ def segments(lens: IntArray, rows: IntArray) -> IntArray:
     ends = np.cumsum(counts)
     places: IntArray = np.arange(int(counts.sum())) + np.repeat(starts - (ends - counts), counts)
     return places
+
+
+def _no_numbers() -> IntArray:
+    return np.zeros(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -191,6 +195,9 @@ class Batch:
     each possibility in rising order; empty without adapters. See `layout.adapter_pool`."""
     plain_tokens: int = 0
     """Tokens of each row, from its first on, that have no adapter whatever `adapters` says."""
+    most_kept: IntArray = field(default_factory=_no_numbers)
+    """[raw_bs] tokens of a verify that may stay of each row, its first among them; empty where all
+    may."""
     virtual_slots: Ragged | None = None
     """How the page map names every position below `seq_lens`, per row; None where it names slots as
     they are. A name lasts as long as its request has the page, in all KV cache groups, and
@@ -243,13 +250,16 @@ class Batch:
     @property
     def stayed_lens(self) -> IntArray:
         """[raw_bs] tokens that are there for good behind this step: in a verify of a chain those
-        before it, its first, and its drafts up to the first one that the model rejects."""
+        before it, its first, and its drafts up to the first one that the model rejects, but no more
+        than `most_kept`."""
         if self.mode != "target_verify" or not len(self.predicted):
             return self.seq_lens
         found, ends = self.cached_lens.copy(), np.append(0, np.cumsum(self.new_lens))
         for row, (start, stop) in enumerate(zip(ends[:-1], ends[1:], strict=True)):
             right = self.input_ids[start + 1 : stop] == self.predicted[start : stop - 1]
             found[row] += min(1, stop - start) + int(np.logical_and.accumulate(right).sum())
+        if len(self.most_kept):
+            found = np.minimum(found, self.cached_lens + self.most_kept)
         return found
 
     @property
@@ -292,6 +302,7 @@ class Batch:
             **ragged,
             token_rows=np.repeat(np.arange(self.raw_bs), counts[rows]),
             predicted=predicted,
+            most_kept=self.most_kept[rows] if len(self.most_kept) else self.most_kept,
             slot_mapping=self.slot_mapping[slots],
             **states,
             tree_parents=None if self.tree_parents is None else self.tree_parents[rows],

@@ -21,6 +21,7 @@ from fuzzgraph.strategies.coherent_drafts import (
     ngram_drafts,
     sampling,
     usual_steps,
+    verify_budget,
     whole_blocks,
 )
 from fuzzgraph.strategies.coherent_pooling import pooled_blocks
@@ -139,6 +140,8 @@ def coherent(fields: Fields, can: Capabilities, draws: Draws, pins: Pins = ()) -
     draft_models(fields, can, pins, draws)
     ngram_drafts(fields, can, draws)
     sampling(fields, can, draws)
+    if "verify_budget" not in dict(pins):
+        verify_budget(fields, can, draws)
     draft_window(fields, can, draws)
     draft_branches(fields, can)
     if fields["modes"] == ("draft",) and fields["draft_reach"] not in can.draft_reaches:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import BOUNDS_OF_KEYS, DIMENSIONS
+from fuzzgraph.case.config_rules import WITHOUT_BUDGET, set_among
 from fuzzgraph.strategies.config_features import Fields, Pins
 from fuzzgraph.strategies.draws import Draws
 
@@ -35,7 +36,10 @@ def drafted_blocks(fields: Fields, can: Capabilities, draws: Draws) -> None:
     elif fields["drafted_blocks"] == kinds[0]:
         fields["drafted_blocks"] = draws.pick("drafted_blocks", kinds)
     fields["draft_adapter"] = can.draft_adapters and fields["modes"] == ("target_verify",)
-    if not can.drafted_windows or fields["drafted_blocks"] == "none":
+    drafts = fields["drafted_blocks"] != "none"
+    verifies = kinds == ("none",) and fields["modes"] == ("target_verify",) and not others
+    verifies = verifies and fields["spec_topk"] == 1
+    if not can.drafted_windows or not (drafts or verifies):
         fields["drafted_window"] = DIMENSIONS["drafted_window"].default
     elif not fields["drafted_window"] and draws.percent("drafted_window", 40):
         # No window is narrower than a block; contexts have room for some that are wider.
@@ -76,6 +80,16 @@ def sampling(fields: Fields, can: Capabilities, draws: Draws) -> None:
         fields["sampling"] = DIMENSIONS["sampling"].default
     elif fields["sampling"] == can.samplings[0]:
         fields["sampling"] = draws.pick("sampling", can.samplings)
+
+
+def verify_budget(fields: Fields, can: Capabilities, draws: Draws) -> None:
+    """One of a target's budgets in three of five of the configs that may have one."""
+    budgets = can.verify_budgets[1:]
+    chains = fields["modes"] == ("target_verify",) and fields["spec_topk"] == 1
+    if not chains or set_among(fields, WITHOUT_BUDGET):
+        fields["verify_budget"] = DIMENSIONS["verify_budget"].default
+    elif budgets and fields["verify_budget"] == "none" and draws.percent("verify_budget", 60):
+        fields["verify_budget"] = draws.pick("verify_budget", budgets)
 
 
 def ngram_drafts(fields: Fields, can: Capabilities, draws: Draws) -> None:

@@ -22,6 +22,7 @@ from fuzzgraph.case.verified_states import (
     most_requests,
     verifies_states,
 )
+from fuzzgraph.case.verify_budgets import cuts_rows
 from fuzzgraph.layout.free_list import FreeList
 from fuzzgraph.strategies import boundaries
 from fuzzgraph.strategies.profile import Profile
@@ -341,8 +342,10 @@ class HistoryBuilder:
         if mode == "draft_extend":
             extras = record[_EXTRAS : _EXTRAS + _ROWS]
             return [_scaled(extras[index % _ROWS], drafts + 1) for index in range(size)]
-        if mode == "target_verify" and self.ragged and record[_STYLE] & 3 == 3:
-            # One verify in four: rows have fewer drafts than the engine checks at most.
+        # One verify in four, or three where a budget says so: rows have fewer drafts than the
+        # engine checks at most.
+        cut = cuts_rows(self.config, size) and record[_STYLE] & 3 < 3
+        if mode == "target_verify" and (cut or (self.ragged and record[_STYLE] & 3 == 3)):
             extras = record[_EXTRAS : _EXTRAS + _ROWS]
             return [1 + extras[index % _ROWS] % drafts for index in range(size)]
         return [{"target_verify": drafts, "draft": 0}.get(mode, 1)] * size

@@ -10,6 +10,7 @@ import msgspec
 from fuzzgraph.case import BatchRow, Case, EngineConfig, Mode, ReplayStep
 from fuzzgraph.case.adapters import adapters_of, most_adapters, room_for_adapters
 from fuzzgraph.case.capture_sizes import most_of_a_rank
+from fuzzgraph.case.verify_budgets import cuts_rows
 from fuzzgraph.errors import OutOfPages
 from fuzzgraph.layout import plan
 from fuzzgraph.strategies.coherence import pages_per_request
@@ -38,7 +39,8 @@ def repaired(case: Case) -> Case:
     for step in case.steps:
         finish = tuple(request for request in step.finish if request in live)
         live.difference_update(finish)
-        rows = tuple(_repaired_row(config, step.mode, row) for row in step.rows)
+        whole = config.verify_budget != "none" and not cuts_rows(config, len(step.rows))
+        rows = tuple(_repaired_row(config, step.mode, row, whole=whole) for row in step.rows)
         live.update(row.request for row in rows)
         others = _repaired_ranks(config, step)
         prefill = step.others_prefill and any(others) and config.modes == ("decode",)
@@ -107,9 +109,13 @@ def _with_room(config: EngineConfig) -> EngineConfig:
     return msgspec.structs.replace(config, kv_pool_pages=max(64, needed))
 
 
-def _repaired_row(config: EngineConfig, mode: Mode, row: BatchRow) -> BatchRow:
+def _repaired_row(config: EngineConfig, mode: Mode, row: BatchRow, *, whole: bool) -> BatchRow:
+    """
+    Args:
+        whole: whether a verify has a place for each draft of a row.
+    """
     low, high = _new_token_range(config, mode)
-    if mode == "target_verify" and config.spec_topk == 1 and row.new_tokens:
+    if mode == "target_verify" and config.spec_topk == 1 and row.new_tokens and not whole:
         low = 1  # a chain may end early; 0 stands for all drafts
     tokens = min(max(row.new_tokens, low), high)
     return BatchRow(

@@ -40,6 +40,7 @@ from fuzzgraph.case.model import (
     Via,
     driven_inputs,
 )
+from fuzzgraph.case.verify_budgets import cuts_rows
 
 __all__ = [
     "BOUNDS_OF_KEYS",
@@ -57,6 +58,7 @@ __all__ = [
     "attention_outputs",
     "captured_size",
     "case_schema",
+    "cuts_rows",
     "decode_case",
     "digest",
     "driven_inputs",

@@ -12,6 +12,7 @@ from fuzzgraph.case.capture_sizes import ladder, most_of_a_rank, padded_size, ra
 from fuzzgraph.case.config_rules import refuse, validate_config
 from fuzzgraph.case.model import BatchRow, Case, EngineConfig, Mode, ReplayStep
 from fuzzgraph.case.verified_states import most_requests
+from fuzzgraph.case.verify_budgets import cuts_rows
 
 _MOST_STEPS = 1000
 _MOST_REQUESTS = 1 << 20
@@ -84,6 +85,21 @@ def _check_step(config: EngineConfig, step: ReplayStep, where: str) -> None:
     if len(set(names)) != len(names):
         refuse(f"{where}.rows", names, "name a request twice", "Keep one row per request.")
     _check_other_ranks(config, step, f"{where}.other_ranks")
+    _check_budget(config, step, where)
+
+
+def _check_budget(config: EngineConfig, step: ReplayStep, where: str) -> None:
+    """Where a verify has a budget, that alone leaves rows fewer tokens."""
+    whole = config.verify_budget != "none" and not cuts_rows(config, len(step.rows))
+    fewer = [row.new_tokens for row in step.rows if row.new_tokens < config.draft_tokens]
+    if step.mode == "target_verify" and whole and fewer:
+        refuse(
+            f"{where}.new_tokens",
+            fewer[0],
+            f"must be draft_tokens={config.draft_tokens} with {len(step.rows)} rows and "
+            f"verify_budget={config.verify_budget!r}, which does not cut them",
+            "Verify whole rows, or capture a size for them and use 'compact'.",
+        )
 
 
 def _check_other_ranks(config: EngineConfig, step: ReplayStep, where: str) -> None:

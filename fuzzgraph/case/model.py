@@ -446,7 +446,8 @@ class EngineConfig(Record, frozen=True, kw_only=True):
         label="window of drafted blocks", only_in=("target_verify",), group="speculation"
     )] = 0
     """Tokens before a drafted block that its model sees, and those before them in the same page; it
-    has a page map of its own, which begins there. 0: it sees all."""
+    has a page map of its own, which begins there, also beside verifies of its drafts. 0: it sees
+    all."""
     draft_adapter: Annotated[bool, Dimension(
         needs=Switch("draft_adapters"), label="adapter of drafts", only_in=("target_verify",),
         group="speculation"
@@ -577,6 +578,14 @@ class EngineConfig(Record, frozen=True, kw_only=True):
     )] = False
     """Whether the attention backend of a worker's other model asks for lengths on the host. Else
     they are exact there only if the one under test asks."""
+    verify_budget: Annotated[Literal["none", "cap_accept", "compact", "verify_all"], Dimension(
+        needs=OneOf("verify_budgets"), label="verify budget {}", only_in=("target_verify",),
+        group="features"
+    )] = "none"
+    """What a budget of tokens, shared out by how sure a draft model is of its drafts, does to a
+    verify: there is `none`; every draft is verified, and those beyond it do not stay
+    (`cap_accept`, see `Batch.most_kept`); rows have as many tokens as it gives them, in graphs that
+    are captured by tokens (`compact`); or such graphs verify whole blocks (`verify_all`)."""
     # fmt: on
 
     def __post_init__(self) -> None:

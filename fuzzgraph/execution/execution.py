@@ -143,9 +143,9 @@ class Execution:
         if opened.damaged_while_opening:
             return Verdict(case, self.target.name, self._opening_findings(case, batches[0], opened))
         verdict = self._run_steps(case, batches, opened)
-        if not opened.opening_misuses:
+        if not (opened.opening_misuses or opened.opening_accesses):
             return verdict
-        # What a kernel was given wrongly at capture leaves the steps as they are.
+        # What a kernel was given wrongly at capture, or read elsewhere, leaves steps as they are.
         before = self._opening_findings(case, batches[0], opened)
         return replace(verdict, findings=(*verdict.findings, *before))
 

@@ -69,8 +69,9 @@ class OpenSession:
 
     @property
     def damaged_while_opening(self) -> bool:
-        """Whether memory was touched that nobody may touch before the first step."""
-        return any((self.opening_hits, self.opening_writes, self.opening_accesses))
+        """Whether memory was written that nobody may write before the first step."""
+        stores = [access for access in self.opening_accesses if access.kind == "write"]
+        return any((self.opening_hits, self.opening_writes, stores))
 
     def owed_at_capture(self, mode: str, shown: Iterable[str]) -> tuple[str, ...]:
         """Names whose values at capture the session has to hand over: those it ever did."""

@@ -15,6 +15,7 @@ from fuzzgraph.layout.adapter_pool import AdapterPools
 from fuzzgraph.layout.free_list import OTHER_ORDER, FreeList
 from fuzzgraph.layout.recurrent_states import RecurrentStates
 from fuzzgraph.layout.streams import (
+    BUDGET,
     ENCODER,
     MROPE,
     accepted_lens,
@@ -27,6 +28,7 @@ from fuzzgraph.layout.streams import (
 )
 from fuzzgraph.layout.trees import branch_tokens, draft_trees
 from fuzzgraph.layout.windowed import WindowedPages, slots_of
+from fuzzgraph.splitmix import Chance
 from fuzzgraph.world import FIRST_PAGE, FIRST_ROW, RESERVED_PAGE, Batch, IntArray, Ragged
 
 _NONE: IntArray = np.empty(0, dtype=np.int64)
@@ -334,6 +336,9 @@ class Scheduler:
             others_prefill=step.others_prefill,
             adapter_pools=self._adapter_pools(index, step),
             plain_tokens=int(self.config.draft_adapter),
+            most_kept=ints([self._most_kept(index, row) for row in rows])
+            if step.mode == "target_verify" and self.config.verify_budget == "cap_accept"
+            else _NONE,
         )
 
     def _adapter(self, row: BatchRow) -> int:
@@ -355,10 +360,20 @@ class Scheduler:
         if self.config.drafted_blocks != "none":
             return with_placeholders(request.tokens, row.seq_len - row.new_tokens, row.seq_len)
         stays = self.accepted.get((index, row.request))
-        if stays is None:
+        # Behind a budget's last token drafts may be right, too.
+        if stays is None or stays == self._most_kept(index, row):
             return request.tokens
         start = row.seq_len - row.new_tokens + stays
         return with_rejected(request.tokens, start, row.seq_len, row.request, self.case)
+
+    def _most_kept(self, index: int, row: BatchRow) -> int:
+        """Tokens that a budget lets stay of a row: those that its next step has of it, and maybe
+        more; 0 without a budget."""
+        if self.config.verify_budget != "cap_accept":
+            return 0
+        least = self.accepted.get((index, row.request), 1)
+        chance = Chance(self.case.seed + 31 * index + 7 * row.request, BUDGET)
+        return least + chance.below(row.new_tokens - least + 1)
 
     def _encoders(self, live: list[_Request]) -> tuple[IntArray, Ragged, Ragged]:
         if not self.config.max_encoder_len:

@@ -16,6 +16,7 @@ _SHARED_PREFIX = 1 << 21
 ENCODER = 1 << 22
 MROPE = 1 << 23
 BRANCHES = 1 << 24
+BUDGET = 1 << 28
 REJECTED = 1 << 29
 """Each names a stream of tokens of its own, when added to a request id."""
 

@@ -268,7 +268,7 @@ def lines_of(parents: IntArray) -> npt.NDArray[np.bool_]:
 
 def drafted_start(batch: Batch, config: EngineConfig) -> IntArray:
     """[rows] first position that a drafted block sees: that of a page, see `drafted_window`."""
-    if not config.drafted_window:
+    if not config.drafted_window or config.drafted_blocks == "none":
         return np.zeros(batch.raw_bs, dtype=np.int64)
     start = np.maximum(batch.cached_lens - config.drafted_window, 0)
     found: IntArray = start - start % config.page_size

@@ -69,6 +69,7 @@ FOLLOWING = {"kv_pool_pages", "num_kv_heads", "v_head_dim", "spec_steps", "draft
     "ngram_drafts",
     "sampling",
     "two_batch_overlap",
+    "verify_budget",
     "backend_beside",
     "logit_cap",
     "layer_types",

@@ -70,7 +70,8 @@ def test_all_tokens_of_a_draft_but_the_first_have_the_models_own_adapter() -> No
         {"spec_topk": 2},
         {"sliding_window": 4},
         {"modes": ("decode",)},
-        {"drafted_blocks": "none", "drafted_window": 4},
+        {"drafted_blocks": "none", "drafted_window": 4, "modes": ("decode",)},
+        {"drafted_blocks": "none", "drafted_window": 4, "recurrent_state": True},
         {"draft_adapter": True, "max_loras": 1},
     ],
 )

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from fuzzgraph.case.config_rules import adapters, drafts, keys, prompts, servers, sizes, states
 from fuzzgraph.case.config_rules.adapters import EXPERT_LORA_OPTIONS
 from fuzzgraph.case.config_rules.beside import set_among
+from fuzzgraph.case.config_rules.drafts import WITHOUT_BUDGET
 from fuzzgraph.case.config_rules.keys import (
     FORCED_BLOCKS,
     POOLED_BLOCKS,
@@ -27,6 +28,7 @@ __all__ = [
     "POOLED_WIDTH",
     "WHOLE_BATCHES",
     "WITHOUT_BLOCKS",
+    "WITHOUT_BUDGET",
     "WITHOUT_CAP",
     "WITHOUT_LAYER_TYPES",
     "WITHOUT_POOLED",
@@ -65,6 +67,7 @@ _RULES: tuple[Callable[[EngineConfig], None], ...] = (
     servers.check_backends,
     drafts.check_drafted_blocks,
     drafts.check_sampling,
+    drafts.check_verify_budget,
     drafts.check_draft_model,
     drafts.check_branches,
     drafts.check_draft_window,

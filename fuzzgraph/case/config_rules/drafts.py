@@ -26,14 +26,8 @@ def check_drafted_blocks(config: EngineConfig) -> None:
             f"draft_adapter={config.draft_adapter} and drafted_blocks={config.drafted_blocks!r}",
             "Change them, or drop it.",
         )
-    if config.drafted_blocks == "none":
-        if config.drafted_window:
-            refuse(
-                "config.drafted_window",
-                config.drafted_window,
-                "is that of drafted blocks; got drafted_blocks='none'",
-                "Set drafted_blocks, or drop it.",
-            )
+    field = "drafted_blocks" if config.drafted_blocks != "none" else "drafted_window"
+    if not set_among(config, [field]):
         return
     others = {
         "modes": (config.modes != ("target_verify",), list(config.modes)),
@@ -45,10 +39,10 @@ def check_drafted_blocks(config: EngineConfig) -> None:
     for name, (beside, value) in others.items():
         if beside:
             refuse(
-                "config.drafted_blocks",
-                config.drafted_blocks,
+                f"config.{field}",
+                getattr(config, field),
                 f"needs modes=['target_verify'] and rows that see all keys; got {name}={value}",
-                "Change it, or drop the blocks.",
+                f"Change it, or drop {field}.",
             )
 
 
@@ -65,6 +59,33 @@ def check_sampling(config: EngineConfig) -> None:
             f"{list(config.modes)}, spec_topk={config.spec_topk}"
             + "".join(f", {name}={getattr(config, name)}" for name in others),
             "Change them, or use 'greedy'.",
+        )
+
+
+WITHOUT_BUDGET = (
+    "recurrent_state", "ngram_drafts", "draft_adapter", "kv_compression", "drafted_blocks",
+    "sampling", "two_batch_overlap", "max_loras",
+)  # fmt: skip
+"""What no verify by a budget has beside it: two of them the engine refuses (sglang 0.5.23
+decode_cuda_graph_runner.py, __init__), the others no target drives."""
+
+
+def check_verify_budget(config: EngineConfig) -> None:
+    """A budget is shared out among chains of greedy drafts, in layers that attend alone; idle ranks
+    cannot join graphs by tokens (sglang 0.5.23 dspark_worker_v2.py, __init__)."""
+    others = set_among(config, WITHOUT_BUDGET)
+    chains = config.modes == ("target_verify",) and config.spec_topk == 1
+    by_tokens = config.verify_budget in ("compact", "verify_all")
+    if by_tokens and config.dp_size > 1:
+        others.append("dp_size")
+    if config.verify_budget != "none" and (others or not chains):
+        refuse(
+            "config.verify_budget",
+            config.verify_budget,
+            "needs modes=['target_verify'], spec_topk=1 and drafts of another model; got "
+            f"{list(config.modes)}, spec_topk={config.spec_topk}"
+            + "".join(f", {name}={getattr(config, name)!r}" for name in others),
+            "Change them, or use 'none'.",
         )
 
 

@@ -9,6 +9,7 @@ from fuzzgraph.case import EngineConfig
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.sglang.runners.base import RunnerDriver
 from fuzzgraph.targets.sglang.runners.dflash_verify import BlockVerifySession, BlockVerifyTarget
+from tests.targets.sglang.changed_lines import change_line_elsewhere
 
 _Plant = Callable[[Any, Any], None]
 """Changes the engine's worker and its decode runner, right after their constructors."""
@@ -149,3 +150,33 @@ def outputs_end_with_the_padded_rows() -> _Planted:
 
 def tokens_of_the_verify_before() -> _Planted:
     return _Planted(_tokens_of_the_verify_before, "triton")
+
+
+_WORKER = "sglang.srt.speculative.dflash_worker_v2:DFlashWorkerV2"
+
+
+class _Changed(BlockVerifyTarget):
+    """One line of the worker is another."""
+
+    def __init__(self, name: str, line: str, other: str, backend: str = "fa3") -> None:
+        super().__init__(f"sglang-dflash-verify-{backend}", backend)
+        self._change = {"name": name, "line": line, "other": other}
+
+    def open_session(self, config: EngineConfig, graphs: GraphEngine) -> BlockVerifySession:
+        session = BlockVerifySession(config, graphs, self.backend)
+        change_line_elsewhere(session, _WORKER, **self._change)
+        return session
+
+
+def windows_are_put_into_the_targets_map() -> _Changed:
+    """The page map of the window is written where that of the target model lies."""
+    line = "draft_req_to_token=self.draft_model_runner.req_to_token_pool.req_to_token,"
+    other = "draft_req_to_token=self.model_runner.req_to_token_pool.req_to_token,"
+    return _Changed("_rebuild_compact_draft_cache", line, other)
+
+
+def lengths_go_on_from_the_window() -> _Changed:
+    """Behind the verify, lengths are those that the window has left."""
+    line = "prefix_lens=prefix_lens,\n        bs=bs,\n        target_predict"
+    other = "prefix_lens=draft_seq_lens,\n        bs=bs,\n        target_predict"
+    return _Changed("forward_batch_generation", line, other)

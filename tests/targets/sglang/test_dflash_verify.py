@@ -56,6 +56,34 @@ def test_a_planted_bug_of_verify_or_commit_is_found(
 
 @pytest.mark.sglang
 @pytest.mark.slow
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("version", ["0.5.16", "0.5.20", NEWEST])
+def test_verifies_beside_a_window_of_drafts_see_all_keys(
+    workers: Workers, version: str, backend: str
+) -> None:
+    target = f"sglang-dflash-verify-{backend}"
+    of = case(*VERIFIES, page_size=least_page(target), blocks="none", drafted_window=5)
+    assert found(workers, version, of, target) == set()
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("planted", "named"),
+    [
+        ("windows_are_put_into_the_targets_map", ("metadata", "page_table")),
+        ("lengths_go_on_from_the_window", ("computes", "commits")),
+    ],
+)
+def test_a_planted_bug_beside_a_window_of_drafts_is_found(
+    workers: Workers, planted: str, named: tuple[str, str]
+) -> None:
+    of = case(*VERIFIES, blocks="none", drafted_window=5)
+    assert named in found(workers, NEWEST, of, f"{MUTANTS}:{planted}")
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
 def test_a_release_without_such_a_worker_is_refused_in_one_line(workers: Workers) -> None:
     with pytest.raises(FuzzGraphError, match=r"0\.5\.13 has other parts of a worker"):
         workers.findings("0.5.13", case(*VERIFIES, blocks="none"), "sglang-dflash-verify-fa3")

@@ -73,8 +73,55 @@ DSPARK_DRAFT_EXCUSES: tuple[Excuse, ...] = (
     ),
 )
 
+_LAST_ROW = (
+    "sglang ragged_verify.py padded_to_bucket: where a graph by tokens has no padded rows, the last"
+    " row gets the tokens that none has; without a graph there are none"
+)
+_CUT_COLUMNS = (
+    "sglang dspark_verify.py _run_ragged: which places of whole blocks the tokens are;"
+    " decode_cuda_graph_runner.py captures a verify without them"
+)
+_BUDGET_EXCUSES = (
+    *(
+        Excuse(
+            name,
+            "live",
+            _LAST_ROW,
+            "declared fields hold what follows from that; outputs are judged",
+            only_with="verify_budget",
+        )
+        for name in (
+            "*.lens",
+            "*.seq_lens",
+            "*.cu_seqlens_q",
+            "*.offsets",
+            "*.forward_metadata.cache_seqlens_int32",
+            "*.forward_metadata.cu_seqlens_k",
+        )
+    ),
+    *(
+        Excuse(
+            f"*.forward_batch.{name}",
+            "kind",
+            "sglang dspark_verify.py _run_ragged: a backend that asks for no lengths on the host"
+            " gets none; decode_cuda_graph_runner.py captures with them",
+            _BACKEND_ASKS,
+            only_with="verify_budget",
+        )
+        for name in ("seq_lens_cpu", "seq_lens_sum")
+    ),
+    Excuse(
+        "*.forward_batch.kv_loc_cols",
+        "missing",
+        _CUT_COLUMNS,
+        "slots of tokens are judged, and so is what lies in them",
+        only_with="verify_budget",
+    ),
+)
+
 DSPARK_VERIFY_EXCUSES: tuple[Excuse, ...] = (
     *VERIFY_EXCUSES,
+    *_BUDGET_EXCUSES,
     Excuse(
         "*.spec_info.live_seq_lens_cpu",
         "missing",

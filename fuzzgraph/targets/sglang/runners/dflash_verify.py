@@ -104,6 +104,7 @@ class BlockVerifyTarget(BackendTarget):
             row_mixings=("none",),
             kv_dtypes=("auto",),
             samplings=("greedy", "target"),
+            drafted_windows=True,
             cpu_seq_lens=True,
             swa_window=False,
             virtual_pages=False,
@@ -144,8 +145,11 @@ class BlockVerifySession(BackendSession):
 
     def _translate(self, batch: Batch) -> Any:
         self._batch = batch
-        runs = None if self.ran_eagerly else self.runner._engine
-        return self._worker.verified_batch(batch, runs)
+        return self._worker.verified_batch(batch, self._runs(batch))
+
+    def _runs(self, batch: Batch) -> Any:
+        """The graph runner that the worker finds; None for a server without graphs."""
+        return None if self.ran_eagerly else self.runner._engine
 
     def replay(self, batch: Batch) -> None:
         super().replay(batch)
@@ -166,12 +170,14 @@ class BlockVerifySession(BackendSession):
         planes = self._worker.planes
         for plane in planes:
             plane.zero_()
-        result, published = self._worker.committed(self._batch, computed)
+        in_graph = not self.ran_eagerly
+        result, published = self._worker.committed(self._batch, computed, in_graph=in_graph)
         self._committed = result, published
 
     @property
     def roots(self) -> dict[str, object]:
         own = {"worker": vars(self._worker.engine), "draft_kv_pool": self._worker.context}
+        own["draft_req_to_token_pool"] = self._worker.draft_requests
         return {**super().roots, **own}
 
     def promised_outputs(self, mode: Mode) -> tuple[str, ...]:
@@ -186,11 +192,13 @@ class BlockVerifySession(BackendSession):
         tokens = result.next_token_ids.view(rows, -1)
         places = torch.arange(tokens.shape[1], device=tokens.device)
         stays = places < counts[:, None]
+        # A row has a place for each draft of a whole block, however many tokens were verified.
+        verified = places < torch.from_numpy(self._batch.new_lens).to(counts.device)[:, None]
         columns = (counts, published, result.next_draft_input.bonus_tokens, self._strays(slots))
         return {
             **hidden_in(self._outputs, self._config),
             "commits": torch.stack([column.long() for column in columns], 1),
-            "committed_tokens": torch.where(stays, tokens, NO_TOKEN).flatten(),
+            "committed_tokens": torch.where(stays, tokens, NO_TOKEN)[verified],
             "draft_context": context,
         }
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import numpy as np
 import torch
 
 from fuzzgraph.case import EngineConfig
@@ -138,7 +139,7 @@ class BlockWorker:
             again: whether it is that of the step that was scheduled last: nothing is reserved anew.
         """
         device, cached = self._runner.device, batch.cached_lens
-        first = batch.input_ids[:: self._config.draft_tokens]
+        first = batch.input_ids[np.cumsum(batch.new_lens) - batch.new_lens]
         known = dict(
             can_run_decode_cuda_graph=True,
             device=device,

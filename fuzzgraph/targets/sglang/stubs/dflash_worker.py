@@ -15,6 +15,7 @@ from fuzzgraph.errors import EngineError
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.release import engine_module
 from fuzzgraph.targets.sglang.stubs.block_worker import COMMON, BlockWorker, stop
+from fuzzgraph.targets.sglang.stubs.model_runner import index_translator
 from fuzzgraph.targets.sglang.stubs.verify_worker import VerifyWorker, drafted
 from fuzzgraph.world import PLACEHOLDER, Batch
 
@@ -106,7 +107,10 @@ class DFlashVerifyWorker(VerifyWorker, DFlashWorker):
         )
         drafts = Stub(
             forward=lambda *_, **__: drafted(None, in_graph=True),
-            kv_index_translator=target.kv_index_translator,
+            kv_index_translator=index_translator(runner, self._config, self.draft_requests)
+            if self._config.drafted_window
+            else target.kv_index_translator,
+            req_to_token_pool=self.draft_requests,
             token_to_kv_pool=self.context,
             tp_group=None,
         )

@@ -14,10 +14,14 @@ _FOLDERS = (
     "sglang.srt.speculative.dspark_components.kernels",
 )
 """Where they lie, by release."""
-_DISPATCHED = ("dspark_accept", "dspark_verify_window", "dspark_draft_model", "markov_sample")
+_DISPATCHED = (
+    "dspark_accept", "dspark_verify_window", "dspark_draft_model", "dspark_schedule",
+    "markov_sample",
+)  # fmt: skip
 _SLOTS = "sglang.kernels.ops.speculative.cache_locs"
-_ASKS_ITSELF = "SampleStepTokens"
-"""A kernel's class that looks at its tensors by itself, up to 0.5.21."""
+_ASK_THEMSELVES = ("SampleStepTokens", "PaddedToBucket", "BuildQoIndptr")
+"""Classes of kernels that look at their tensors by themselves, the first one up to 0.5.21."""
+_ROWS = "sglang.kernels.ops.speculative.ragged_verify_kernels"
 
 
 def run_dspark_kernels() -> None:
@@ -28,12 +32,12 @@ def run_dspark_kernels() -> None:
     slots._is_cuda = True
     folder = next(filter(has_module, _FOLDERS))
     names = (f"{folder}.{name}" for name in _DISPATCHED)
-    for module in map(engine_module, filter(has_module, names)):
+    for module in map(engine_module, filter(has_module, (*names, _ROWS))):
         if hasattr(module, "inputs_on_cuda"):
             module.inputs_on_cuda = _on_cuda
-        if hasattr(module, _ASKS_ITSELF):
-            kernel = getattr(module, _ASKS_ITSELF)
-            kernel.execute = tensors_claim_cuda(kernel.execute)
+        for kernel in (getattr(module, name, None) for name in _ASK_THEMSELVES):
+            if kernel is not None:
+                kernel.execute = tensors_claim_cuda(kernel.execute)
 
 
 def _on_cuda(*_: Any, **__: Any) -> bool:

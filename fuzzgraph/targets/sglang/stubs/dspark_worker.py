@@ -27,6 +27,12 @@ from fuzzgraph.targets.sglang.stubs.block_worker import COMMON, BlockWorker, on_
 from fuzzgraph.targets.sglang.stubs.dspark_kernels import run_dspark_kernels
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 from fuzzgraph.targets.sglang.stubs.sampling import ExponentialNoise
+from fuzzgraph.targets.sglang.stubs.verify_budget import (
+    PLANNER,
+    confidences,
+    profile_of_steps,
+    token_budget,
+)
 from fuzzgraph.targets.sglang.stubs.verify_worker import VerifyWorker, drafted
 from fuzzgraph.world import PLACEHOLDER, VOCAB, Batch
 
@@ -127,7 +133,12 @@ class DSparkWorker(BlockWorker):
             draft_model=self._draft_model(),
             resolved_attention_backend=runner.decode_attention_backend_str,
         )
-        with replaced_names([module], {"build_draft_tp_worker": lambda **_: bundle}):
+        given = {"build_draft_tp_worker": lambda **_: bundle, **self._of_the_server()}
+        profile = {"load_sps_table_from_path": profile_of_steps}
+        with (
+            replaced_names([module], given),
+            replaced_names([engine_module(PLANNER)], profile),
+        ):
             made = call_with_known(
                 module.DSparkWorkerV2,
                 server_args=runner.server_args,
@@ -141,6 +152,10 @@ class DSparkWorker(BlockWorker):
             self._drawn = msgspec.structs.replace(self._drawn, key=KEY)
             made._proposer._noise = self._drawn
         return made
+
+    def _of_the_server(self) -> dict[str, Any]:
+        """What else its constructor finds otherwise on a GPU."""
+        return {}
 
     def _target_worker(self, target: Any) -> Any:
         """The worker of the target model."""
@@ -247,6 +262,7 @@ class DSparkVerifyWorker(VerifyWorker, DSparkWorker):
 
     def _open(self, target: Any) -> Any:
         self._runner.model.lm_head = self.head
+        self._runner.capture_tail_hooks = []  # a worker whose graphs accept drafts puts one there
         self.engine = super()._open(self._runner)
         if self.fold_sampler():
             self._make_room(self.engine._draft_sampler)
@@ -284,13 +300,37 @@ class DSparkVerifyWorker(VerifyWorker, DSparkWorker):
         made.layers = (Stub(self_attn=self._attention()),)
         return made
 
+    def _of_the_server(self) -> dict[str, Any]:
+        """A budget has graphs accept drafts, on a GPU."""
+        return {"is_cuda": lambda: True} if self._config.verify_budget != "none" else {}
+
+    def _scheduled(self, batch: Batch, *, again: bool = False) -> Any:
+        # A server's runner does not change, by which layouts of whole blocks are kept.
+        getattr(self.engine._verify_planner, "_uniform_layout_cache", {}).clear()
+        made = super()._scheduled(batch, again=again)
+        made.spec_info.verify_token_budget = token_budget(batch, self._config)
+        return made
+
     def _draft(self, tokens: torch.Tensor, batch: Batch) -> None:
         sampler = self.engine._draft_sampler
         sampler.out = tokens
-        logits = draft_logits(batch).to(self.embedding)
+        if self._config.verify_budget != "none":
+            sure = confidences(batch, self._config).to(tokens.device)
+            sampler.confidence_out = sampler.confidence_raw_out = sure
+        if self.engine._verify_epilogue is not None:
+            self.engine._verify_epilogue.draft_tokens_buf[: len(tokens)].copy_(tokens[: self._room])
+        shape = (batch.raw_bs, self._config.draft_tokens - 1, VOCAB)
+        logits = self.embedding.new_zeros(shape)
+        if self._config.sampling != "greedy":
+            logits = draft_logits(batch).to(self.embedding)
         for name, given in (("step_logits", logits), ("corrected_out", logits.flatten(0, 1))):
             if hasattr(sampler, name):  # by release
                 setattr(sampler, name, given)
+
+    @property
+    def _room(self) -> int:
+        """Drafts of the largest graph."""
+        return len(self.engine._verify_epilogue.draft_tokens_buf)
 
 
 def _alone() -> dict[str, Any]:

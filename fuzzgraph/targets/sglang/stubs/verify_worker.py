@@ -22,10 +22,13 @@ from fuzzgraph.targets.offline.patching import replaced_names
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.release import engine_module
 from fuzzgraph.targets.sglang.stubs.block_worker import BlockWorker
-from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
+from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner, request_pool
 from fuzzgraph.targets.sglang.stubs.sampling import uniform_numbers
+from fuzzgraph.targets.sglang.stubs.verify_budget import all_drafts
 from fuzzgraph.world import FIRST_PAGE, Batch
 
+OF_TOKENS = ("ragged_verify_mode", "capture_num_tokens", "max_bs")
+"""What a worker asks a runner whose graphs are captured by tokens."""
 _POOLS = "sglang.srt.mem_cache.memory_pool"
 
 
@@ -50,7 +53,16 @@ class VerifyWorker(BlockWorker):
     ) -> None:
         self._layer = Stub(layer_id=0, k_scale=None, v_scale=None)
         self.context = _context_pool(runner, config)
+        self.draft_requests = requests
+        """The request pool of the drafting model: with a window it has a page map of its own."""
+        if config.drafted_window:
+            columns = requests.req_to_token.shape[1]
+            device = torch.device(runner.device)
+            self.draft_requests = request_pool(config, device, columns=columns)
         self._computed: Any = None
+        self._runs: Any = None
+        """The target model's graph runner in this step; None where it has none."""
+        self._in_graph = True
         super().__init__(runner, config, requests, mirrored=mirrored)
 
     @property
@@ -96,25 +108,32 @@ class VerifyWorker(BlockWorker):
             runs: the target model's graph runner; None where it has none.
         """
         self._computed, self._runner.decode_cuda_graph_runner = None, runs
+        self._runs = runs
         try:
             self._step(batch)
         except _Verifies as verifies:
             return verifies.forward_batch
         raise AssertionError("the worker came back without a forward of its target model")
 
-    def committed(self, batch: Batch, computed: Any) -> tuple[Any, torch.Tensor]:
+    def committed(self, batch: Batch, computed: Any, *, in_graph: bool) -> tuple[Any, torch.Tensor]:
         """What the worker gives the scheduler behind the verify; and the lengths it has published.
 
         Args:
             computed: what the target model gave, without padding.
+            in_graph: whether it ran in a graph.
 
         Raises:
             EngineError: one of the worker's kernels has failed.
         """
-        planned = Stub(can_run_graph=lambda batch: True, load_batch=lambda batch: None)
+        planned = Stub(
+            can_run_graph=lambda batch: True,
+            load_batch=lambda batch: None,
+            **{name: getattr(self._runs, name, None) for name in OF_TOKENS},
+        )
         self._computed, self._runner.decode_cuda_graph_runner = computed, planned
+        self._in_graph = in_graph
         published: list[torch.Tensor] = []
-        result = self._step(batch, published.append)
+        result = self._step(batch, lambda lens, **_: published.append(lens))
         self._demand_kernels()
         return result, published[-1]
 
@@ -125,7 +144,7 @@ class VerifyWorker(BlockWorker):
         return uniform_numbers(verify_draws(batch, self._config))
 
     def _step(self, batch: Batch, publish: Callable[[torch.Tensor], None] | None = None) -> Any:
-        drafts = batch.input_ids.reshape(batch.raw_bs, -1)[:, 1:].reshape(-1)
+        drafts = all_drafts(batch, self._config)[:, 1:].reshape(-1)
         self._draft(torch.tensor(drafts, device=self._runner.device), batch)
         unrecorded = replaced_names([torch.Tensor], {"record_stream": lambda *_: None})
         with unrecorded, self._numbers(batch):
@@ -138,7 +157,7 @@ class VerifyWorker(BlockWorker):
             raise _Verifies(forward_batch)
         return Stub(
             logits_output=self._computed,
-            can_run_cuda_graph=True,
+            can_run_cuda_graph=self._in_graph,
             routed_experts_output=None,
             indexer_topk_output=None,
         )

@@ -1,0 +1,17 @@
+"""What a budget of tokens does to the rows of a verify."""
+
+from __future__ import annotations
+
+from fuzzgraph.case.model import EngineConfig
+
+
+def cuts_rows(config: EngineConfig, rows: int) -> bool:
+    """Whether the budget may leave rows of a verify of so many requests fewer than `draft_tokens`.
+
+    A batch of more rows than any graph has is verified whole (sglang 0.5.23 dspark_planner.py,
+    schedule_layout: ragged_layout_exceeds_captured_grid).
+
+    >>> [cuts_rows(EngineConfig(verify_budget="compact"), rows) for rows in (2, 3)]
+    [True, False]
+    """
+    return config.verify_budget == "compact" and rows <= config.capture_bs[-1]

@@ -1,0 +1,78 @@
+"""What a budget of tokens does to cases and batches of verifies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from fuzzgraph.capabilities import Capabilities
+from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, validate
+from fuzzgraph.errors import InvalidCase
+from fuzzgraph.layout import plan
+from fuzzgraph.strategies import DEFAULT, cases, draw
+
+CAN = Capabilities(
+    modes=("target_verify",),
+    max_draft_tokens=4,
+    max_batch=6,
+    verify_budgets=("none", "cap_accept", "compact", "verify_all"),
+)
+
+
+def _case(rows: Iterable[tuple[int, int, int]], *more: ReplayStep, **settings: object) -> Case:
+    config = EngineConfig(
+        modes=("target_verify",),
+        draft_tokens=4,
+        max_context_len=32,
+        kv_pool_pages=300,
+        **settings,  # type: ignore[arg-type]
+    )
+    return Case(schema_version=1, config=config, steps=(_step(rows), *more))
+
+
+def _step(rows: Iterable[tuple[int, int, int]]) -> ReplayStep:
+    made = (BatchRow(request=name, seq_len=lens, new_tokens=new) for name, lens, new in rows)
+    return ReplayStep(mode="target_verify", rows=tuple(made))
+
+
+def test_a_budget_cuts_rows_of_batches_that_a_graph_holds() -> None:
+    two, three = [(0, 9, 1), (1, 8, 4)], [(0, 9, 1), (1, 8, 4), (2, 7, 4)]
+    validate(_case(two, capture_bs=(1, 2), verify_budget="compact"))
+    with pytest.raises(InvalidCase, match="must be draft_tokens=4 with 3 rows"):
+        validate(_case(three, capture_bs=(1, 2), verify_budget="compact"))
+
+
+@pytest.mark.parametrize("budget", ["cap_accept", "verify_all"])
+def test_other_budgets_leave_rows_whole(budget: str) -> None:
+    with pytest.raises(InvalidCase, match="does not cut them"):
+        validate(_case([(0, 9, 1)], verify_budget=budget))
+
+
+def test_a_budget_is_refused_where_no_server_has_it() -> None:
+    for settings in ({"sampling": "draft"}, {"dp_size": 2}):
+        with pytest.raises(InvalidCase, match="verify_budget"):
+            validate(_case([(0, 9, 4)], verify_budget="compact", **settings))
+
+
+def test_as_many_tokens_stay_as_the_next_step_says_and_no_more_than_the_budget_pays_for() -> None:
+    rows = [(name, 12, 4) for name in range(6)]
+    later = _step([(name, 12 - 4 + 2 + 4, 4) for name in range(6)])
+    case = _case(rows, later, capture_bs=(8,), verify_budget="cap_accept")
+    first = plan(validate(case))[0]
+    assert (first.stayed_lens == first.cached_lens + 2).all()
+    assert set(first.most_kept.tolist()) == {2, 3, 4}
+    ends = first.new_lens.cumsum()
+    predicted = first.input_ids[ends - 2] == first.predicted[ends - 3]
+    assert predicted[first.most_kept == 2].all()  # the budget alone keeps them from staying
+    assert not predicted[first.most_kept > 2].any()
+
+
+def test_every_budget_is_drawn_and_rows_of_all_lengths() -> None:
+    drawn: list[Case] = []
+    for block in range(30):
+        draw(cases(CAN, DEFAULT.at(block)), block, 6, drawn.append)
+    assert {case.config.verify_budget for case in drawn} == set(CAN.verify_budgets)
+    cut = [case for case in drawn if case.config.verify_budget == "compact"]
+    lens = {row.new_tokens for case in cut for step in case.steps for row in step.rows}
+    assert lens == {1, 2, 3, 4}
