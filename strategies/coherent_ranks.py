@@ -94,6 +94,8 @@ def experts(fields: Fields, can: Capabilities, pins: Pins, draws: Draws) -> None
     if "experts_per_token" not in pinned:
         drawn = min(1 + draws.below("experts_per_token", 3), can.max_experts_per_token)
         fields["experts_per_token"] = min(drawn, fields["num_experts"])
+    if "expert_quantisation" not in pinned:
+        fields["expert_quantisation"] = _quantisation(can, draws)
     alone = fields["attn_tp_size"] == 1  # ranks of attention have tokens of their own
     if fields["dp_size"] > 1 and alone and not _bounded_otherwise(fields, pinned):
         _experts_of_data_ranks(fields, can, pinned, draws)
@@ -104,6 +106,14 @@ def experts(fields: Fields, can: Capabilities, pins: Pins, draws: Draws) -> None
         ranks = min(draws.pick("ep_size", (2, 4)), can.max_ep_size)
         if fields["num_experts"] % ranks == 0:
             fields.update(ep_size=ranks, ep_rank=draws.below("ep_rank", ranks))
+
+
+def _quantisation(can: Capabilities, draws: Draws) -> object:
+    """Half of the configs have weights in the model's dtype, where a target may have others."""
+    plain, *others = can.expert_quantisations
+    if not others or draws.percent("expert_quantisation", 50):
+        return plain
+    return draws.pick("expert_quantisation_kind", others)
 
 
 def _bounded_otherwise(fields: Fields, pinned: Mapping[str, object]) -> bool:
