@@ -160,6 +160,7 @@ def _quantised(kind: str, product: str, expert: int, weight: Matrix) -> Quantise
     rows, columns = weight.shape
     shape = {
         "blocks": (rows // GROUP, columns // GROUP), "channels": (rows, 1), "tensors": (),
+        "dynamic": (),
     }[kind.partition("_")[2]]  # fmt: skip
     key = 15_000 + 3 * expert + (*_SMALLEST,).index(product)
     powers = torch.from_numpy(np.asarray(_bits(key, *shape) % 3))

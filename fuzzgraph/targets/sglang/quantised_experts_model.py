@@ -26,7 +26,7 @@ def load_quantised(layer: Any, kind: str, mine: Iterable[int]) -> None:
     fill(layer.w13_weight, torch.stack([_joined(pair, torch.cat, "weight") for pair in pairs]))
     fill(layer.w2_weight, torch.stack([each.weight for each in downs]))
     scale = "weight_scale_inv" if kind.endswith("blocks") else "weight_scale"
-    join = torch.stack if kind.endswith("tensors") else torch.cat
+    join = torch.stack if pairs[0][0].scale.dim() == 0 else torch.cat
     fill(
         getattr(layer, f"w13_{scale}"),
         torch.stack([_joined(pair, join, "scale") for pair in pairs]),

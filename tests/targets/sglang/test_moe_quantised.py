@@ -65,6 +65,18 @@ def test_tokens_of_all_ranks_have_quantised_experts(
 
 
 @pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize("version", ["0.5.19", NEWEST])
+def test_a_scale_of_all_tokens_comes_from_undefined_rows_on_several_ranks(
+    workers: Workers, version: str
+) -> None:
+    """See reports/findings/sglang-moe-dynamic-scale.md."""
+    assert found(workers, version, quantised("fp8_dynamic"), "sglang-moe") == set()
+    of = _case(step((0, 5)), capture_bs=(1,), ep_size=2, expert_quantisation="fp8_dynamic")
+    assert ("reads", "experts") in found(workers, version, of, "sglang-moe")
+
+
+@pytest.mark.sglang
 def test_no_server_of_a_release_without_the_kernels_is_meant(workers: Workers) -> None:
     config = quantised("fp8_blocks").config
     assert "later releases" in workers.unserved("0.5.13", config, "sglang-moe")

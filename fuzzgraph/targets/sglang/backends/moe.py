@@ -277,7 +277,14 @@ _MODEL_SIZES: Mapping[str, Any] = MappingProxyType({"dtypes": ("float16",), "att
 """The fused kernels store float16 whatever float32 they are given (fused_moe.py compute_type)."""
 
 
-_QUANTISATIONS = (UNQUANTISED, "fp8_blocks", "fp8_channels", "fp8_tensors", "int8_channels")
+_QUANTISATIONS = (
+    UNQUANTISED,
+    "fp8_blocks",
+    "fp8_channels",
+    "fp8_tensors",
+    "fp8_dynamic",
+    "int8_channels",
+)
 _IDS_OF_KERNELS = ("*.expert_ids", "*.experts_ids", "*.topk_ids")
 _EXCUSES = (
     *(

@@ -31,6 +31,7 @@ _OF_CHECKPOINTS: Mapping[str, tuple[str, str, Mapping[str, Any]]] = MappingProxy
         "weight_block_size": [GROUP, GROUP],
     }),
     "fp8_tensors": ("fp8", "Fp8Config", {"quant_method": "fp8", "activation_scheme": "static"}),
+    "fp8_dynamic": ("fp8", "Fp8Config", {"quant_method": "fp8", "activation_scheme": "dynamic"}),
     "fp8_channels": ("w8a8_fp8", "W8A8Fp8Config", {"quant_method": "w8a8_fp8"}),
     "int8_channels": ("w8a8_int8", "W8A8Int8Config", {"quant_method": "w8a8_int8"}),
 })  # fmt: skip
