@@ -316,7 +316,7 @@ class MoeTarget(TritonTarget):
     excuses = (*EXCUSES, *_EXCUSES)
     also_stood_in_for = (
         "the number of cores",
-        "compiled routing kernels (models)",
+        "compiled kernels that route and quantise (models)",
         "what other ranks of experts have",
         "the device's name",
     )
