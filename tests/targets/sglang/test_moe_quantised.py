@@ -72,7 +72,8 @@ def test_a_scale_of_all_tokens_comes_from_undefined_rows_on_several_ranks(
 ) -> None:
     """See reports/findings/sglang-moe-dynamic-scale.md."""
     assert found(workers, version, quantised("fp8_dynamic"), "sglang-moe") == set()
-    of = _case(step((0, 5)), capture_bs=(1,), ep_size=2, expert_quantisation="fp8_dynamic")
+    rows = step((0, 5), (1, 6))
+    of = _case(rows, capture_bs=(2,), ep_size=2, expert_quantisation="fp8_dynamic")
     assert ("reads", "experts") in found(workers, version, of, "sglang-moe")
 
 
