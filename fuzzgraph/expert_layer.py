@@ -11,6 +11,8 @@ gpt-oss/torch/model.py swiglu). Several ranks share the experts out, one after a
 gives its part of the sum. Where the ranks are data-parallel, each of them computes the tokens of
 all, and a rank gets back the whole sum of its own ones.
 
+Weights may be those of a checkpoint in FP8 or INT8 (`fuzzgraph.quantised_experts`).
+
 A token's row holds columns of its own, one column for its token id, and columns of attention. The
 router reads the id, the experts read the token's own columns, and the weights of attention's are
 zero. So the truth follows from the token alone and no two experts come close for any token, while
@@ -24,7 +26,9 @@ from functools import lru_cache
 import numpy as np
 import torch
 
+from fuzzgraph import quantised_experts
 from fuzzgraph.case import EngineConfig
+from fuzzgraph.expert_columns import ATTENDED, EXPERT_WIDTH, OWN, quarters
 from fuzzgraph.splitmix import hash_counters
 from fuzzgraph.world import VOCAB, Batch, IntArray
 
@@ -33,13 +37,10 @@ EXPERTS = "experts"
 OF_RANKS = "experts_of_ranks"
 """The output: what the experts of one of several data-parallel ranks give for each token of all
 ranks, one rank behind another."""
-ATTENDED = 16
-"""Columns of attention in a token's row; those beyond are left out, missing ones are zero."""
+UNQUANTISED = "none"
+"""Experts whose weights have the model's dtype."""
 INTERMEDIATE = 16
-"""Columns between the two products of an expert."""
-_OWN = 16
-EXPERT_WIDTH = _OWN + VOCAB + ATTENDED
-"""Columns of a row, and of what the layer gives: a token's own, its id's, attention's."""
+"""Columns between the two products of an expert whose weights are not quantised."""
 _GAPS = (0.25, 0.5, 0.75, 1.0)
 """How far the router's numbers lie apart, by token, so that weights differ from token to token."""
 _LARGEST = {"silu": 32.0, "clamped_swiglu": 128.0}
@@ -48,17 +49,15 @@ SWIGLU_ALPHA, SWIGLU_LIMIT = 1.702, 7.0
 """Of GPT-OSS."""
 
 
-def _quarters(key: int, *shape: int) -> torch.Tensor:
-    """float32 multiples of 1/4 in [-1/2, 1/2], so that products over a row are exact in float16."""
-    counters = np.arange(int(np.prod(shape)), dtype=np.uint64)
-    bits = hash_counters(key, counters) >> np.uint64(40)
-    numbers = ((bits % np.uint64(5)).astype(np.float32) - 2.0) / 4.0
-    return torch.from_numpy(numbers.reshape(shape))
+def token_rows(kind: str = UNQUANTISED) -> torch.Tensor:
+    """[VOCAB, EXPERT_WIDTH - ATTENDED] float32: what each token brings to the layer itself.
 
-
-def token_rows() -> torch.Tensor:
-    """[VOCAB, EXPERT_WIDTH - ATTENDED] float32: what each token brings to the layer itself."""
-    return torch.cat((4 * _quarters(9500, VOCAB, _OWN), torch.eye(VOCAB)), dim=1)
+    Args:
+        kind: of the experts' weights, as `EngineConfig.expert_quantisation` names it; so below.
+    """
+    if kind != UNQUANTISED:
+        return quantised_experts.quantised_rows(kind)
+    return torch.cat((4 * quarters(9500, VOCAB, OWN), torch.eye(VOCAB)), dim=1)
 
 
 @lru_cache(maxsize=8)
@@ -69,7 +68,7 @@ def _by_preference(experts: int) -> IntArray:
     return np.argsort(drawn, axis=1).astype(np.int64)
 
 
-def router_weight(experts: int, *, biased: bool = False) -> torch.Tensor:
+def router_weight(experts: int, kind: str = UNQUANTISED, *, biased: bool = False) -> torch.Tensor:
     """[experts, EXPERT_WIDTH] float32: the router's numbers, which the column of an id chooses.
 
     Args:
@@ -77,42 +76,53 @@ def router_weight(experts: int, *, biased: bool = False) -> torch.Tensor:
     """
     found = torch.zeros(experts, EXPERT_WIDTH)
     for token, order in enumerate(_by_preference(experts)):
-        found[torch.from_numpy(order), _OWN + token] = -_gap(token) * torch.arange(float(experts))
+        column = OWN + token if kind == UNQUANTISED else quantised_experts.column_of_id(token)
+        found[torch.from_numpy(order), column] = -_gap(token) * torch.arange(float(experts))
     if biased:
-        found[:, _OWN : _OWN + VOCAB] -= router_bias(experts)[:, None]
+        found[:, OWN : OWN + VOCAB] -= router_bias(experts)[:, None]
     return found
 
 
 def router_bias(experts: int) -> torch.Tensor:
     """[experts] float32: so far apart that without it a router would choose others."""
-    return 16 * _quarters(9800, experts)
+    return 16 * quarters(9800, experts)
 
 
 def _gap(token: int) -> float:
     return _GAPS[token % len(_GAPS)]
 
 
-def gate_up_weight(expert: int) -> torch.Tensor:
-    """[2 * INTERMEDIATE, EXPERT_WIDTH] float32: W1, and W3 below it."""
+def gate_up_weight(expert: int, kind: str = UNQUANTISED) -> torch.Tensor:
+    """[2 * inner, EXPERT_WIDTH] float32: W1, and W3 below it."""
+    if kind != UNQUANTISED:
+        both = quantised_experts.gates_and_ups(kind, expert)
+        return torch.cat([each.whole() for each in both]).float()
     found = torch.zeros(2 * INTERMEDIATE, EXPERT_WIDTH)
-    found[:, :_OWN] = _quarters(9700 + 2 * expert, 2 * INTERMEDIATE, _OWN)
+    found[:, :OWN] = quarters(9700 + 2 * expert, 2 * INTERMEDIATE, OWN)
     return found
 
 
-def down_weight(expert: int) -> torch.Tensor:
-    """[EXPERT_WIDTH, INTERMEDIATE] float32: W2."""
-    return _quarters(9701 + 2 * expert, EXPERT_WIDTH, INTERMEDIATE)
+def down_weight(expert: int, kind: str = UNQUANTISED) -> torch.Tensor:
+    """[EXPERT_WIDTH, inner] float32: W2."""
+    if kind != UNQUANTISED:
+        return quantised_experts.down(kind, expert).whole().float()
+    return quarters(9701 + 2 * expert, EXPERT_WIDTH, INTERMEDIATE)
 
 
 def gate_up_bias(expert: int) -> torch.Tensor:
     """[2 * INTERMEDIATE] float32: the bias of W1, and that of W3 below it; so large that what they
     give is often beyond its limit."""
-    return 12 * _quarters(9900 + 2 * expert, 2 * INTERMEDIATE)
+    return 12 * quarters(9900 + 2 * expert, 2 * INTERMEDIATE)
 
 
 def down_bias(expert: int) -> torch.Tensor:
     """[EXPERT_WIDTH] float32: the bias of W2."""
-    return 4 * _quarters(9901 + 2 * expert, EXPERT_WIDTH)
+    return 4 * quarters(9901 + 2 * expert, EXPERT_WIDTH)
+
+
+def intermediate(config: EngineConfig) -> int:
+    """Columns between the two products of an expert."""
+    return INTERMEDIATE if config.expert_quantisation == UNQUANTISED else quantised_experts.INNER
 
 
 def has_biases(config: EngineConfig) -> bool:
@@ -153,11 +163,25 @@ def experts_of_tokens(config: EngineConfig) -> IntArray:
     return _by_preference(config.num_experts)[:, : config.experts_per_token]
 
 
+@lru_cache(maxsize=64)
+def _weights(expert: int, kind: str, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """What an expert reads of the columns that are not attention's; and W2."""
+    read = gate_up_weight(expert, kind)[:, : EXPERT_WIDTH - ATTENDED]
+    return read.to(dtype), down_weight(expert, kind).to(dtype)
+
+
+@lru_cache(maxsize=4)
+def _rows(kind: str, dtype: torch.dtype) -> torch.Tensor:
+    return token_rows(kind).to(dtype)
+
+
 @lru_cache(maxsize=1024)
-def _of_expert(token: int, expert: int, dtype: torch.dtype, biased: bool) -> torch.Tensor:
+def _of_expert(
+    token: int, expert: int, dtype: torch.dtype, biased: bool, kind: str
+) -> torch.Tensor:
     """[EXPERT_WIDTH] what an expert gives for a token."""
-    both = gate_up_weight(expert)[:, :_OWN].to(dtype) @ token_rows()[token, :_OWN].to(dtype)
-    down = down_weight(expert).to(dtype)
+    read, down = _weights(expert, kind, dtype)
+    both = read @ _rows(kind, dtype)[token]
     if not biased:
         gate, up = both.chunk(2)
         return down @ (torch.nn.functional.silu(gate) * up)
@@ -182,7 +206,8 @@ def _of_token(token: int, config: EngineConfig, dtype: torch.dtype, summed: rang
     found = torch.zeros(EXPERT_WIDTH, dtype=dtype)
     for expert, weight in zip(chosen, weights, strict=True):
         if expert in summed:
-            found += weight.to(dtype) * _of_expert(token, expert, dtype, has_biases(config))
+            biased, kind = has_biases(config), config.expert_quantisation
+            found += weight.to(dtype) * _of_expert(token, expert, dtype, biased, kind)
     return found
 
 
@@ -224,4 +249,6 @@ def expert_counts(batch: Batch, config: EngineConfig) -> IntArray:
 def expert_coarseness(config: EngineConfig, dtype: torch.dtype) -> float:
     """How far the layer itself may be from the truth: engines round between its two products, after
     the weight and after the sum."""
+    if config.expert_quantisation != UNQUANTISED:  # between the products nothing rounds
+        return float(torch.finfo(dtype).eps) * quantised_experts.largest_result()
     return 2 * float(torch.finfo(dtype).eps) * _LARGEST[config.expert_activation]

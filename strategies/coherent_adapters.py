@@ -34,7 +34,13 @@ def adapters(fields: Fields, can: Capabilities, draws: Draws) -> None:
 def adapted_experts(fields: Fields, can: Capabilities, pins: Pins, draws: Draws) -> None:
     """Experts whose weights adapters have too, in half of the configs of a target that may have
     them, all on one rank; each option in half of these."""
-    for name in ("ep_size", "ep_rank", "expert_exchange", "expert_activation"):
+    for name in (
+        "ep_size",
+        "ep_rank",
+        "expert_exchange",
+        "expert_activation",
+        "expert_quantisation",
+    ):
         fields[name] = DIMENSIONS[name].default
     pinned = dict(pins)
     if not can.experts or not fields["max_loras"] or fields["dp_size"] > 1:

@@ -97,13 +97,30 @@ def experts(fields: Fields, can: Capabilities, pins: Pins, draws: Draws) -> None
     alone = fields["attn_tp_size"] == 1  # ranks of attention have tokens of their own
     if fields["dp_size"] > 1 and alone and not _bounded_otherwise(fields, pinned):
         _experts_of_data_ranks(fields, can, pinned, draws)
-        return
-    fields.update(dp_size=1, dp_rank=0)
-    fields["expert_exchange"] = DIMENSIONS["expert_exchange"].default
-    if "ep_size" not in pinned and alone and draws.percent("ep_size", 50):
-        ranks = min(draws.pick("ep_size", (2, 4)), can.max_ep_size)
-        if fields["num_experts"] % ranks == 0:
-            fields.update(ep_size=ranks, ep_rank=draws.below("ep_rank", ranks))
+    else:
+        fields.update(dp_size=1, dp_rank=0)
+        fields["expert_exchange"] = DIMENSIONS["expert_exchange"].default
+        if "ep_size" not in pinned and alone and draws.percent("ep_size", 50):
+            ranks = min(draws.pick("ep_size", (2, 4)), can.max_ep_size)
+            if fields["num_experts"] % ranks == 0:
+                fields.update(ep_size=ranks, ep_rank=draws.below("ep_rank", ranks))
+    if "expert_quantisation" not in pinned:
+        fields["expert_quantisation"] = _quantisation(fields, can, draws)
+
+
+def _quantisation(fields: Fields, can: Capabilities, draws: Draws) -> object:
+    """Weights in the model's dtype in half of the configs of a target that may have others, and
+    in those where a server has no others.
+
+    A scale that is found for all tokens is drawn on one rank alone: on several, every release takes
+    it from undefined memory as well (reports/findings/sglang-moe-dynamic-scale.md).
+    """
+    alone = fields["ep_size"] == 1
+    plain, *others = (kind for kind in can.expert_quantisations if alone or kind != "fp8_dynamic")
+    apart = fields["dtype"] == "float32" or fields["expert_activation"] != "silu"
+    if apart or not others or not draws.percent("expert_quantisation", 50):
+        return plain
+    return draws.pick("expert_quantisation_kind", others)
 
 
 def _bounded_otherwise(fields: Fields, pinned: Mapping[str, object]) -> bool:

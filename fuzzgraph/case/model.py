@@ -404,6 +404,20 @@ class EngineConfig(Record, frozen=True, kw_only=True):
     )] = "silu"
     """What an expert computes between its two products. With `clamped_swiglu`, GPT-OSS's, both
     products and the router have biases."""
+    expert_quantisation: Annotated[
+        Literal[
+            "none", "fp8_blocks", "fp8_channels", "fp8_tensors", "fp8_dynamic", "int8_channels"
+        ],
+        Dimension(
+            needs=OneOf("expert_quantisations"), label="experts in {}", group="features"
+        ),
+    ] = "none"
+    """What a checkpoint holds of the experts: weights in the model's dtype, or FP8 or INT8 with a
+    scale for each block of rows and columns, for each row (`_channels`), or for each matrix
+    (`fp8_tensors`, `fp8_dynamic`). What such experts take is quantised as well: by groups of
+    columns beside `fp8_blocks`, by the token's row beside `_channels`, by one scale beside
+    matrices, which the checkpoint has, or which is found for all tokens of a batch
+    (`fp8_dynamic`)."""
     ep_size: Annotated[int, Dimension(
         bounds=(1, 64), needs=Most("max_ep_size", 1, 4, one_is_none=True),
         resets_with="expert ranks", label="ep {}", group="features",

@@ -25,7 +25,8 @@ from fuzzgraph.case.prefix_parts import merged_parts
 from fuzzgraph.compressor_layer import INDEX_STATES, STATES, STRAYS, compressor_shape
 from fuzzgraph.content import DTYPES, STATE_WIDTH, hidden_width
 from fuzzgraph.draft_head import LOGITS
-from fuzzgraph.expert_layer import EXPERT_WIDTH, EXPERTS, OF_RANKS, expert_coarseness, rank_sizes
+from fuzzgraph.expert_columns import EXPERT_WIDTH
+from fuzzgraph.expert_layer import EXPERTS, OF_RANKS, expert_coarseness, rank_sizes
 from fuzzgraph.observation import Observation
 from fuzzgraph.pooled_blocks import levels
 from fuzzgraph.recurrent_layers.channel_decay import CHANNEL_OUTPUT

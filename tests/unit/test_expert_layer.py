@@ -7,9 +7,8 @@ import numpy as np
 import torch
 
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
+from fuzzgraph.expert_columns import ATTENDED, EXPERT_WIDTH
 from fuzzgraph.expert_layer import (
-    ATTENDED,
-    EXPERT_WIDTH,
     chosen_experts,
     down_bias,
     down_weight,

@@ -81,6 +81,7 @@ def check_experts(config: EngineConfig) -> None:
             f"got ep_rank={config.ep_rank}, dp_size={config.dp_size}, dp_rank={config.dp_rank}",
             "Use the same for both, or dp_size=1.",
         )
+    _check_quantised_experts(config)
     if config.expert_exchange != "scatterv" and not (config.dp_size > 1 and experts):
         refuse(
             "config.expert_exchange",
@@ -88,6 +89,26 @@ def check_experts(config: EngineConfig) -> None:
             "is of data-parallel ranks with experts; got "
             f"dp_size={config.dp_size} and num_experts={experts}",
             "Use 'scatterv', or several ranks with experts.",
+        )
+
+
+def _check_quantised_experts(config: EngineConfig) -> None:
+    """Kernels of a server with FP8 or INT8 take half precision; its experts have neither biases
+    nor adapters.
+
+    Source: sglang fp8.py, w8a8_fp8.py and w8a8_int8.py, `get_supported_act_dtypes` and
+    `create_weights` of their experts; lora/layers.py, `FusedMoEWithLoRA`, of unquantised experts.
+    """
+    others = set_among(config, ("max_loras", "expert_activation"))
+    whole = config.dtype == "float32"
+    if config.expert_quantisation != "none" and (not config.num_experts or whole or others):
+        refuse(
+            "config.expert_quantisation",
+            config.expert_quantisation,
+            "needs experts in half precision without biases or adapters; got "
+            f"num_experts={config.num_experts}, dtype={config.dtype!r}"
+            + "".join(f", {name}={getattr(config, name)!r}" for name in others),
+            "Change them, or use 'none'.",
         )
 
 

@@ -24,6 +24,7 @@ __all__ = [
     "check_template",
     "parameters_of",
     "template_of",
+    "template_of_function",
 ]
 
 COMMENTS = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
@@ -95,7 +96,19 @@ def template_of(source: str, struct: str) -> tuple[Parameter, ...]:
     at = re.search(rf"\bstruct {struct}\b\s*(final\s*)?\{{", text)
     if at is None:
         raise AdapterUnavailable(f"the source of a compiled kernel defines no struct {struct}")
-    before = text[: at.start()].rstrip()
+    return _template_before(text, at.start())
+
+
+def template_of_function(source: str, function: str) -> tuple[Parameter, ...]:
+    """The parameters of the template of a function that gives nothing back; empty if it is none."""
+    text = COMMENTS.sub("", source)
+    for at in re.finditer(rf"\bvoid\s+{function}\s*\(", text):
+        return _template_before(text, at.start())
+    return ()
+
+
+def _template_before(text: str, end: int) -> tuple[Parameter, ...]:
+    before = text[:end].rstrip()
     if not before.endswith(">"):
         return ()
     depth, start = 0, len(before)

@@ -17,7 +17,7 @@ import torch
 
 from fuzzgraph import expert_layer
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.expert_layer import ATTENDED, EXPERT_WIDTH, INTERMEDIATE
+from fuzzgraph.expert_columns import ATTENDED, EXPERT_WIDTH
 from fuzzgraph.targets.offline.demands import demand_lookup, demand_size
 from fuzzgraph.targets.offline.package import call_with_known
 from fuzzgraph.targets.sglang.attention_model import (
@@ -28,9 +28,11 @@ from fuzzgraph.targets.sglang.attention_model import (
     as_loaded,
 )
 from fuzzgraph.targets.sglang.experts_beside_ranks import Around, open_around
+from fuzzgraph.targets.sglang.quantised_experts_model import fill, load_quantised
 from fuzzgraph.targets.sglang.release import engine_module
 from fuzzgraph.targets.sglang.stubs.expert_ranks import ExpertRanks
 from fuzzgraph.targets.sglang.stubs.fused_experts import RECORDER
+from fuzzgraph.targets.sglang.stubs.quantised_experts import quantisation
 from fuzzgraph.targets.sglang.stubs.tp_groups import rows_of_ranks
 from fuzzgraph.world import Batch
 
@@ -53,7 +55,7 @@ class ExpertsModel(AttentionModel):
         super().__init__(config, device, rope)
         self._device = device
         self._dtype = getattr(torch, config.dtype)
-        rows = expert_layer.token_rows().to(self._dtype)
+        rows = expert_layer.token_rows(config.expert_quantisation).to(self._dtype)
         self.rows = torch.empty_like(rows, device=device).copy_(rows)
         self.block: Any = None
         self._chosen: list[torch.Tensor] = []
@@ -73,7 +75,10 @@ class ExpertsModel(AttentionModel):
             kind = getattr(engine_module(place), name)
             # As its decoder layer says where what is around it adds up (deepseek_v2.py, 0.5.23).
             summed = {} if self._ranks is None else {"reduce_results": False}
-            block = call_with_known(kind, layer_id=_LAYER, config=described, **summed)
+            quantised = quantisation(self._config.expert_quantisation)
+            block = call_with_known(
+                kind, layer_id=_LAYER, config=described, quant_config=quantised, **summed
+            )
         self._fill_block(block)
         self._take_down(block)
         self.block = block
@@ -103,17 +108,20 @@ class ExpertsModel(AttentionModel):
     def _fill_block(self, block: Any) -> None:
         experts, biased = self._config.num_experts, expert_layer.has_biases(self._config)
         mine, held = expert_layer.local_experts(self._config), block.experts
-        router = block.router if biased else block.gate
-        _fill(router.weight, expert_layer.router_weight(experts, biased=biased))
+        router, kind = block.router if biased else block.gate, self._config.expert_quantisation
+        fill(router.weight, expert_layer.router_weight(experts, kind, biased=biased))
+        if kind != expert_layer.UNQUANTISED:
+            load_quantised(held, kind, mine)
+            return
         gates_and_ups = [*map(expert_layer.gate_up_weight, mine)]
-        _fill(held.w2_weight, torch.stack([*map(expert_layer.down_weight, mine)]))
+        fill(held.w2_weight, torch.stack([*map(expert_layer.down_weight, mine)]))
         if biased:
             gates_and_ups = [*map(_interleaved, gates_and_ups)]
             biases = [_interleaved(expert_layer.gate_up_bias(expert)) for expert in mine]
-            _fill(router.bias, expert_layer.router_bias(experts))
-            _fill(held.w13_weight_bias, torch.stack(biases))
-            _fill(held.w2_weight_bias, torch.stack([*map(expert_layer.down_bias, mine)]))
-        _fill(held.w13_weight, torch.stack(gates_and_ups))
+            fill(router.bias, expert_layer.router_bias(experts))
+            fill(held.w13_weight_bias, torch.stack(biases))
+            fill(held.w2_weight_bias, torch.stack([*map(expert_layer.down_bias, mine)]))
+        fill(held.w13_weight, torch.stack(gates_and_ups))
         if self._config.expert_scoring == "sigmoid":
             block.gate.e_score_correction_bias.data.zero_()
             for shared in block.shared_experts.parameters():  # they give nothing
@@ -199,7 +207,7 @@ def described_experts(config: EngineConfig) -> Any:
     if family_of(config) == "gpt-oss":
         return GptOssConfig(
             hidden_size=EXPERT_WIDTH,
-            intermediate_size=INTERMEDIATE,
+            intermediate_size=expert_layer.intermediate(config),
             num_local_experts=config.num_experts,
             num_experts_per_tok=config.experts_per_token,
             swiglu_limit=expert_layer.SWIGLU_LIMIT,
@@ -210,7 +218,7 @@ def described_experts(config: EngineConfig) -> Any:
     if family_of(config) == "deepseek":
         described = DeepseekV3Config(
             hidden_size=EXPERT_WIDTH,
-            moe_intermediate_size=INTERMEDIATE,
+            moe_intermediate_size=expert_layer.intermediate(config),
             n_routed_experts=config.num_experts,
             num_experts_per_tok=config.experts_per_token,
             norm_topk_prob=True,
@@ -225,7 +233,7 @@ def described_experts(config: EngineConfig) -> Any:
     return Qwen3MoeConfig(
         architectures=["Qwen3MoeForCausalLM"],
         hidden_size=EXPERT_WIDTH,
-        moe_intermediate_size=INTERMEDIATE,
+        moe_intermediate_size=expert_layer.intermediate(config),
         num_experts=config.num_experts,
         num_experts_per_tok=config.experts_per_token,
         norm_topk_prob=True,
@@ -237,9 +245,3 @@ def described_experts(config: EngineConfig) -> Any:
 def _interleaved(rows: torch.Tensor) -> torch.Tensor:
     """Rows of gate and up one by one, as GPT-OSS has them."""
     return torch.stack(rows.chunk(2), dim=1).flatten(0, 1)
-
-
-def _fill(parameter: torch.nn.Parameter, weights: torch.Tensor) -> None:
-    if parameter.shape != weights.shape:
-        raise ValueError(f"the engine has {list(parameter.shape)} for {list(weights.shape)}")
-    parameter.data.copy_(weights)

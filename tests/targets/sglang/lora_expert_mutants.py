@@ -248,3 +248,10 @@ merged_segments = _opened_older(_line(_INFO, "_add_moe_lora_info",
 first_blocks_alone = _opened_older(_line(_HOOKS, "_compute_lora_alignment",
     "int(max_num_tokens_padded),\n            int(max_num_m_blocks),\n            sorted",
     "int(max_num_tokens_padded),\n            1,\n            sorted"))  # fmt: skip
+# Survivors of a sample of mutants in four seconds of processor time each
+# (reports/mutants/across-fourth.toml).
+
+nothing_added_up = _opened_older(_kernel(_ONE_BY_ONE, "_fused_moe_lora_kernel",
+    "accumulator += tl.dot(a, b.to(a.dtype))", "pass"))  # fmt: skip
+experts_of_the_first_slot = _opened_older(_line(_ONE_BY_ONE, "_fused_moe_lora_expand",
+    "expert_ids.stride(0)", "expert_ids.stride(1)"))  # fmt: skip

@@ -221,6 +221,8 @@ _IN_TURN = _with_experts(MIXED, **OLDER)
         ("places_of_the_slot_before", _IN_TURN, _GIVES),
         ("merged_segments", _IN_TURN, _GIVES),
         ("first_blocks_alone", _IN_TURN, _GIVES),
+        ("nothing_added_up", _IN_TURN, _GIVES),
+        ("experts_of_the_first_slot", _IN_TURN, _GIVES),
     ],
 )
 def test_a_planted_bug_is_found(

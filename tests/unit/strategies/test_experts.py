@@ -68,6 +68,31 @@ def test_data_parallel_ranks_share_the_experts_out() -> None:
     assert {config.ep_size for config in configs if config.dp_size == 1} == {1, 2, 4}
 
 
+QUANTISED = BESIDE.replace(
+    dtypes=("float32", "float16"),
+    expert_quantisations=("none", "fp8_blocks", "fp8_dynamic", "int8_channels"),
+)
+
+
+def quantised_experts(can: Capabilities = QUANTISED) -> list[EngineConfig]:
+    found = [swarm_config(can, DEFAULT, number) for number in range(400)]
+    return [config for config in found if config.expert_quantisation != "none"]
+
+
+def test_experts_are_quantised_where_servers_have_it() -> None:
+    found = quantised_experts()
+    came = Counter(config.expert_quantisation for config in found)
+    assert all(came[kind] > 5 for kind in QUANTISED.expert_quantisations[1:]), came
+    assert {config.dtype for config in found} == {"float16"}
+    assert {config.dp_size > 1 for config in found} == {True, False}
+    assert not quantised_experts(QUANTISED.replace(expert_activations=("clamped_swiglu",)))
+
+
+def test_a_scale_of_all_tokens_is_drawn_on_one_rank() -> None:
+    found = [each for each in quantised_experts() if each.expert_quantisation == "fp8_dynamic"]
+    assert {config.ep_size for config in found} == {1}
+
+
 def test_experts_that_a_test_has_bounded_stay_on_one_rank() -> None:
     pins = (("num_experts", (9,)),)
     found = [swarm_config(BESIDE, DEFAULT, number, pins=pins) for number in range(50)]

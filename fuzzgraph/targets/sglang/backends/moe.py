@@ -18,7 +18,8 @@ from typing import Any, Literal
 import torch
 
 from fuzzgraph.case import EngineConfig, Mode
-from fuzzgraph.expert_layer import EXPERT_WIDTH, EXPERTS, OF_RANKS, rank_sizes
+from fuzzgraph.expert_columns import EXPERT_WIDTH
+from fuzzgraph.expert_layer import EXPERTS, OF_RANKS, UNQUANTISED, rank_sizes
 from fuzzgraph.handover import Excuse
 from fuzzgraph.observation import Field, PaddingRule
 from fuzzgraph.ports import GraphEngine
@@ -54,6 +55,11 @@ from fuzzgraph.targets.sglang.stubs.fused_experts import (
     run_experts_as_on_cuda,
 )
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
+from fuzzgraph.targets.sglang.stubs.quantised_experts import (
+    QUANTISED_MODULES,
+    has_quantised_experts,
+    quantise_as_on_cuda,
+)
 from fuzzgraph.world import Batch
 
 _RANKS_SINCE = (0, 5, 12)
@@ -112,7 +118,8 @@ class MoeSession(TritonSession):
         )
         self.recorder = _recorder(self._config, runner)
         self._use()
-        _take_cuda_path(model.open_block(runner.configuration.everyone))
+        block = model.open_block(runner.configuration.everyone)
+        _take_cuda_path(block, quantised=self._config.expert_quantisation != UNQUANTISED)
         self._passes = 0
         return triton_backend(runner)
 
@@ -226,8 +233,8 @@ def _recorder(config: EngineConfig, runner: ModelRunner) -> Any:
     return made
 
 
-def _take_cuda_path(block: Any) -> None:
-    for layer in (block.topk, block.experts.quant_method):
+def _take_cuda_path(block: Any, *, quantised: bool) -> None:
+    for layer in (block.topk,) if quantised else (block.topk, block.experts.quant_method):
         layer._forward_method = layer.forward_cuda
 
 
@@ -270,6 +277,14 @@ _MODEL_SIZES: Mapping[str, Any] = MappingProxyType({"dtypes": ("float16",), "att
 """The fused kernels store float16 whatever float32 they are given (fused_moe.py compute_type)."""
 
 
+_QUANTISATIONS = (
+    UNQUANTISED,
+    "fp8_blocks",
+    "fp8_channels",
+    "fp8_tensors",
+    "fp8_dynamic",
+    "int8_channels",
+)
 _IDS_OF_KERNELS = ("*.expert_ids", "*.experts_ids", "*.topk_ids")
 _EXCUSES = (
     *(
@@ -301,7 +316,7 @@ class MoeTarget(TritonTarget):
     excuses = (*EXCUSES, *_EXCUSES)
     also_stood_in_for = (
         "the number of cores",
-        "compiled routing kernels (models)",
+        "compiled kernels that route and quantise (models)",
         "what other ranks of experts have",
         "the device's name",
     )
@@ -324,6 +339,7 @@ class MoeTarget(TritonTarget):
             expert_exchanges=("scatterv", "gatherv", "scatter", "reduce"),
             expert_scorings=("sigmoid" if family == "deepseek" else "softmax",),
             expert_activations=("clamped_swiglu" if family == "gpt-oss" else "silu",),
+            expert_quantisations=_QUANTISATIONS if family == "qwen3" else (UNQUANTISED,),
             **_MODEL_SIZES,
             **{**OF_ONE_RANK, **DATA_RANKS},
         )
@@ -341,6 +357,8 @@ class MoeTarget(TritonTarget):
             "scatter": not has_module(BOUNDARY),
             "reduce": not has_module(BOUNDARY),
         }
+        if config.expert_quantisation != UNQUANTISED and not has_quantised_experts():
+            return f"{config.expert_quantisation} is quantised by kernels of later releases"
         if lacks.get(config.expert_exchange):
             return f"expert_exchange={config.expert_exchange!r} is an option of later releases"
         return super().unserved(config)
@@ -356,6 +374,10 @@ class MoeTarget(TritonTarget):
             self.capabilities = self.capabilities.replace(max_dp_size=1)
         super().load()
         with cuda_on_cpu():
-            SGLANG.load(BLOCKS[self._family][0], *MODULES, *around_modules())
+            quantised = has_quantised_experts()
+            more = QUANTISED_MODULES if quantised else ()
+            SGLANG.load(BLOCKS[self._family][0], *MODULES, *around_modules(), *more)
             if not torch.cuda.is_available():
                 run_experts_as_on_cuda()
+                if quantised:
+                    quantise_as_on_cuda()

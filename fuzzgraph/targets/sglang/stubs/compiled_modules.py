@@ -25,6 +25,7 @@ from fuzzgraph.targets.offline.cxx_signatures import (
     check_template,
     parameters_of,
     template_of,
+    template_of_function,
 )
 from fuzzgraph.targets.sglang.release import package_root
 
@@ -139,10 +140,10 @@ def _export(
         raise KernelRefused(f"{kernel} has no {method} on this platform ({source})")
     if spelt not in makers:
         return _not_modelled(spelt)
+    declared = template_of(text, kernel) if method else template_of_function(text, kernel)
+    args = [each.strip() for each in found["args"].split(",")] if found["args"] else []
     template: dict[str, str] = {}
-    if method:
-        declared = template_of(text, kernel)
-        args = [each.strip() for each in found["args"].split(",")] if found["args"] else []
+    if method or declared:
         check_template(kernel, declared, args, source)
         rest = [each.default for each in declared[len(args) :]]
         template = {each.name: value for each, value in zip(declared, args + rest, strict=True)}

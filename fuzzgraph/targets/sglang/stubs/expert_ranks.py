@@ -21,7 +21,7 @@ from fuzzgraph import expert_layer
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.case.capture_sizes import most_of_a_rank
 from fuzzgraph.errors import EngineError
-from fuzzgraph.expert_layer import ATTENDED, EXPERT_WIDTH
+from fuzzgraph.expert_columns import ATTENDED, EXPERT_WIDTH
 from fuzzgraph.splitmix import hash_counters
 from fuzzgraph.targets.sglang.stubs.tp_groups import Group
 from fuzzgraph.world import Batch

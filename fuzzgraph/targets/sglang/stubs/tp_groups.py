@@ -14,7 +14,7 @@ import torch
 
 from fuzzgraph.adapted_layer import ADAPTED_INPUT
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.expert_layer import EXPERT_WIDTH
+from fuzzgraph.expert_columns import EXPERT_WIDTH
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.release import engine_module, has_module
 
