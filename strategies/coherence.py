@@ -157,6 +157,8 @@ def coherent(fields: Fields, can: Capabilities, draws: Draws, pins: Pins = ()) -
     two_batches(fields, can, draws)
     if "trtllm_kernel" not in dict(pins):
         _trtllm_kernel(fields, can, draws)
+    if not {"compute_capability", "sparse_kernel"} & dict(pins).keys():
+        _compute_capability(fields, can, draws)
     if "backend_beside" not in dict(pins):
         _backend_beside(fields, can, draws)
     if "platform" not in dict(pins):
@@ -238,6 +240,16 @@ def _trtllm_kernel(fields: Fields, can: Capabilities, draws: Draws) -> None:
     """Each kernel that a target has in as many of its configs."""
     if fields["trtllm_kernel"] == can.trtllm_kernels[0]:
         fields["trtllm_kernel"] = draws.pick("trtllm_kernel", can.trtllm_kernels)
+
+
+def _compute_capability(fields: Fields, can: Capabilities, draws: Draws) -> None:
+    """The newer device in a third of the configs of a target that drives two; FlashAttention 3 is
+    not among the kernels that it has."""
+    others = [kernel for kernel in can.sparse_kernels if kernel != "fa3"]
+    if len(can.compute_capabilities) > 1 and draws.percent("compute_capability", 33):
+        fields["compute_capability"] = can.compute_capabilities[-1]
+        if fields["sparse_kernel"] == "fa3":
+            fields["sparse_kernel"] = draws.pick("sparse_kernel", others)
 
 
 def _logit_cap(fields: Fields, can: Capabilities, draws: Draws) -> None:

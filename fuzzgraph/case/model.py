@@ -261,6 +261,11 @@ class EngineConfig(Record, frozen=True, kw_only=True):
         needs=OneOf("sparse_kernels"), label="sparse kernel {}", group="kernels"
     )] = "fa3"
     """Which kernel attends to the keys that an indexer has selected, where a server can choose."""
+    compute_capability: Annotated[Literal[9, 10], Dimension(
+        needs=OneOf("compute_capabilities"), label="compute capability {}", group="kernels"
+    )] = 9
+    """Of the device for which the engine chooses its code, where a target drives both. What
+    `trtllm_kernel` names follows from the device by itself."""
     topk_kernel: Annotated[Literal["planned", "unplanned"], Dimension(
         needs=OneOf("topk_kernels"), label="key selection {}", group="kernels"
     )] = "planned"

@@ -57,6 +57,7 @@ _RULES: tuple[Callable[[EngineConfig], None], ...] = (
     keys.check_index_layer,
     keys.check_index_block,
     keys.check_pooled_blocks,
+    keys.check_sparse_kernel,
     keys.check_logit_cap,
     keys.check_layer_types,
     servers.check_two_batches,

@@ -192,6 +192,18 @@ def check_layer_types(config: EngineConfig) -> None:
         )
 
 
+def check_sparse_kernel(config: EngineConfig) -> None:
+    """Source: sgl-kernel flash_attn.py `is_fa3_supported`; sglang's overrides.py leaves
+    FlashAttention 3 to devices below compute capability 10 (`_dsa_split_backend_resolution`)."""
+    if config.compute_capability == 10 and config.sparse_kernel == "fa3":
+        refuse(
+            "config.compute_capability",
+            config.compute_capability,
+            "has no FlashAttention 3; got sparse_kernel='fa3'",
+            "Use 9, or sparse_kernel='flashmla_sparse'.",
+        )
+
+
 LEAST_POOLED_BLOCK = 8
 """Keys of the shortest block: a pooled key then is the mean of four."""
 FORCED_BLOCKS = 3

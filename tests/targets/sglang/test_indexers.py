@@ -1,0 +1,78 @@
+"""Sparse indexers of released sglang on another device and with other budgets than elsewhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fuzzgraph.case import Case, Mode
+from fuzzgraph.errors import InvalidCase
+from tests.targets.sglang.released import Workers, decode_case, generated
+
+pytestmark = pytest.mark.sglang
+
+_MUTANTS = "tests.targets.sglang.indexer_mutants:"
+_BLACKWELL: dict[str, Any] = {
+    "page_size": 64,
+    "attention": "mla",
+    "v_head_dim": 2,
+    "max_context_len": 200,
+    "compute_capability": 10,
+    "sparse_kernel": "flashmla_sparse",
+}
+
+
+def on_blackwell(*batches: tuple[int, ...], mode: Mode, **settings: Any) -> Case:
+    """Rows of a sparse layer on a device with compute capability 10."""
+    return decode_case(*batches, mode=mode, **{**_BLACKWELL, "index_topk": 3, **settings})
+
+
+@pytest.mark.parametrize("mode", ["decode", "target_verify"])
+@pytest.mark.parametrize("version", ["0.5.13", "0.5.16", "0.5.17", "0.5.19", "0.5.23"])
+def test_a_newer_device_sees_what_scores_select(workers: Workers, version: str, mode: Mode) -> None:
+    target = "sglang-nsa-verify" if mode == "target_verify" else "sglang-nsa"
+    case = on_blackwell((5, 66, 7, 150), (130, 6, 7), mode=mode)
+    assert workers.findings(version, case, target) == ()
+
+
+@pytest.mark.parametrize("target", ["sglang-nsa-verify", "sglang-nsa-glue-verify"])
+def test_generated_verifies_on_a_newer_device_are_silent(workers: Workers, target: str) -> None:
+    drawn = generated(
+        target, lambda config: config.compute_capability == 10, blocks=4, each=20, enough=6
+    )
+    assert len(drawn) >= 6
+    for case in drawn:
+        assert workers.findings("0.5.23", case, target) == ()
+
+
+_LONG = on_blackwell((5, 66, 7, 150), (300, 6, 7), (150, 3, 257, 66), mode="target_verify",
+                     max_context_len=448)  # fmt: skip
+"""Keys of the longest rows are scored in two parts."""
+
+
+def test_long_rows_on_a_newer_device_are_silent(workers: Workers) -> None:
+    assert workers.findings("0.5.23", _LONG, "sglang-nsa-verify") == ()
+
+
+@pytest.mark.parametrize(
+    ("mutant", "found"),
+    [
+        ("lengths_in_one_column", ("survival", "")),
+        ("lengths_without_the_drafts", ("reference", "attention")),
+        ("lengths_of_the_first_token", ("reference", "attention")),
+        ("pages_of_the_first_rows", ("reference", "attention")),
+        ("plan_of_the_replay_before", ("contract", "schedule_meta")),
+        ("plan_of_single_tokens", ("handover", "get_paged_mqa_logits_metadata.context_lens")),
+    ],
+)
+def test_an_indexer_that_scores_tokens_of_a_row_wrongly_is_found(
+    workers: Workers, mutant: str, found: tuple[str, str]
+) -> None:
+    findings = workers.findings("0.5.23", _LONG, f"{_MUTANTS}{mutant}")
+    assert found in {(each.oracle, each.buffer) for each in findings}
+
+
+def test_a_newer_device_has_no_flash_attention_3() -> None:
+    with pytest.raises(InvalidCase, match="has no FlashAttention 3"):
+        on_blackwell((5,), mode="decode", sparse_kernel="fa3")
