@@ -5,6 +5,7 @@ from __future__ import annotations
 from fuzzgraph.capabilities import Capabilities, least_page_numbers, page_numbers
 from fuzzgraph.case import DIMENSIONS, SPEC_MODES, EngineConfig, group_configs
 from fuzzgraph.case.config_rules import (
+    SCORED,
     WITHOUT_BLOCKS,
     WITHOUT_CAP,
     WITHOUT_LAYER_TYPES,
@@ -159,6 +160,8 @@ def coherent(fields: Fields, can: Capabilities, draws: Draws, pins: Pins = ()) -
         _trtllm_kernel(fields, can, draws)
     if not {"compute_capability", "sparse_kernel"} & dict(pins).keys():
         _compute_capability(fields, can, draws)
+    if "index_logits_bytes" not in dict(pins):
+        _index_logits(fields, can, draws)
     if "backend_beside" not in dict(pins):
         _backend_beside(fields, can, draws)
     if "platform" not in dict(pins):
@@ -250,6 +253,15 @@ def _compute_capability(fields: Fields, can: Capabilities, draws: Draws) -> None
         fields["compute_capability"] = can.compute_capabilities[-1]
         if fields["sparse_kernel"] == "fa3":
             fields["sparse_kernel"] = draws.pick("sparse_kernel", others)
+
+
+def _index_logits(fields: Fields, can: Capabilities, draws: Draws) -> None:
+    """Little memory for scores in two fifths of the configs whose keys have some."""
+    few = [size for size in can.index_logits_bytes if size]
+    if fields["kv_compression"] not in SCORED:
+        fields["index_logits_bytes"] = DIMENSIONS["index_logits_bytes"].default
+    elif few and draws.percent("index_logits_bytes", 40):
+        fields["index_logits_bytes"] = draws.pick("index_logits_bytes", few)
 
 
 def _logit_cap(fields: Fields, can: Capabilities, draws: Draws) -> None:

@@ -257,6 +257,12 @@ class EngineConfig(Record, frozen=True, kw_only=True):
     """What the layer has of compressed keys and their selection: keys and an indexer of its `own`;
     these, and it is the `source` of candidates; keys of a layer before, and an indexer that selects
     among its `candidates`; keys and selection of a layer before (`shared`)."""
+    index_logits_bytes: Annotated[int, Dimension(
+        bounds=(0, 1 << 30), needs=Sizes("index_logits_bytes", widest=(0, 1, 2048, 8192)),
+        label="scores in chunks", group="features"
+    )] = 0
+    """Memory for an indexer's scores of a forward without a graph. Rows whose scores take more of
+    it are scored in chunks, each of them at least one row; 0: there is room for those of a case."""
     sparse_kernel: Annotated[Literal["fa3", "flashmla_sparse"], Dimension(
         needs=OneOf("sparse_kernels"), label="sparse kernel {}", group="kernels"
     )] = "fa3"

@@ -116,6 +116,21 @@ def check_index_layer(config: EngineConfig) -> None:
         )
 
 
+SCORED = ("c4", "c1", "c2")
+"""Compressed keys that an indexer scores."""
+
+
+def check_index_logits(config: EngineConfig) -> None:
+    """Memory is short for scores where keys have some (sglang 0.5.21, dsv4/metadata.py)."""
+    if config.index_logits_bytes and config.kv_compression not in SCORED:
+        refuse(
+            "config.index_logits_bytes",
+            config.index_logits_bytes,
+            f"needs kv_compression among {', '.join(SCORED)}; got {config.kv_compression!r}",
+            "Set that, or drop it.",
+        )
+
+
 WITHOUT_CAP = ("attention", "max_encoder_len", "index_topk", "kv_compression", "recurrent_state")
 """Dimensions whose layers have no cap of logits."""
 

@@ -9,6 +9,8 @@ import pytest
 from fuzzgraph.case import Case, Mode
 from fuzzgraph.errors import InvalidCase
 from tests.targets.sglang.released import Workers, decode_case, generated
+from tests.targets.sglang.test_dsv4 import paged_case
+from tests.targets.sglang.test_dsv4_verify import verified
 
 pytestmark = pytest.mark.sglang
 
@@ -76,3 +78,86 @@ def test_an_indexer_that_scores_tokens_of_a_row_wrongly_is_found(
 def test_a_newer_device_has_no_flash_attention_3() -> None:
     with pytest.raises(InvalidCase, match="has no FlashAttention 3"):
         on_blackwell((5,), mode="decode", sparse_kernel="fa3")
+
+
+_ROWS: dict[str, Any] = {"index_topk": 64, "index_logits_bytes": 1}
+_V4 = paged_case(batches=((400, 300), (260,), (511, 402)), **_ROWS)
+_APART = paged_case(
+    batches=((1200, 300), (1100, 300)),
+    **_ROWS,
+    max_context_len=1280,
+    kv_pool_pages=24,
+)
+"""Keys of the first row are scored in two parts, those of the second at once."""
+_UNEVEN = paged_case(
+    batches=((600, 300, 460), (601, 301, 461)),
+    max_context_len=768,
+    capture_bs=(3,),
+    kv_pool_pages=24,
+    index_topk=64,
+    index_logits_bytes=2048,
+)
+"""Two rows are scored at once, then one."""
+_V41 = paged_case("c1", ((264, 400), (265,), (300, 402)), **_ROWS)
+
+
+@pytest.mark.parametrize(
+    ("target", "case"),
+    [
+        ("sglang-dsv4", _V4),
+        ("sglang-dsv4", _APART),
+        ("sglang-dsv4", _UNEVEN),
+        ("sglang-dsv4-verify", verified(**_ROWS)),
+        ("sglang-dsv41", _V41),
+        ("sglang-dsv41-verify", verified("c2", **_ROWS)),
+    ],
+)
+@pytest.mark.parametrize("version", ["0.5.21", "0.5.22", "0.5.23"])
+def test_rows_that_are_scored_one_by_one_select_the_same(
+    workers: Workers, version: str, target: str, case: Case
+) -> None:
+    assert workers.findings(version, case, target) == ()
+
+
+def test_a_release_that_scores_all_rows_at_once_is_not_run_with_little_memory(
+    workers: Workers,
+) -> None:
+    assert "index_logits_bytes must be 0" in workers.skipped("0.5.20", _V4, "sglang-dsv4")
+
+
+@pytest.mark.parametrize(
+    "target", ["sglang-dsv4", "sglang-dsv4-verify", "sglang-dsv41", "sglang-dsv41-verify"]
+)
+def test_generated_cases_with_little_memory_are_silent(workers: Workers, target: str) -> None:
+    drawn = generated(
+        target,
+        lambda config: config.index_logits_bytes > 0 and config.dp_size == 1,
+        blocks=8,
+        each=20,
+        enough=6,
+    )
+    assert len(drawn) >= 6
+    for case in drawn:
+        assert workers.findings("0.5.23", case, target) == ()
+
+
+@pytest.mark.parametrize(
+    ("mutant", "case"),
+    [
+        ("pages_of_all_rows", _V41),
+        ("plan_of_the_first_chunk", _UNEVEN),
+        ("schedule_of_the_first_chunk", _APART),
+        ("chunks_without_their_last_row", _V4),
+        ("pages_of_the_first_chunk", _V4),
+    ],
+)
+def test_a_chunk_that_takes_what_is_of_other_rows_is_found(
+    workers: Workers, mutant: str, case: Case
+) -> None:
+    findings = workers.findings("0.5.23", case, f"{_MUTANTS}{mutant}")
+    assert findings
+
+
+def test_keys_without_an_indexer_need_no_memory_for_scores() -> None:
+    with pytest.raises(InvalidCase, match="needs kv_compression among c4, c1, c2"):
+        paged_case("c128", index_logits_bytes=1)
