@@ -164,3 +164,9 @@ def pages_of_the_first_chunk() -> Any:
         "_c4sl[rows],\n                page_table[: _c4sl[rows].shape[0]],",
     )
     return _scored(line, other)
+
+
+def pages_of_the_first_multiprocessors() -> Any:
+    """More rows than there are multiprocessors are scored in parts, by pages of the first part."""
+    line, other = "block_table[start:end],", "block_table[: end - start],"
+    return _verifies(_line(_INDEXER, "_get_topk_paged", line, other))

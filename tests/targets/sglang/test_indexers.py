@@ -161,3 +161,22 @@ def test_a_chunk_that_takes_what_is_of_other_rows_is_found(
 def test_keys_without_an_indexer_need_no_memory_for_scores() -> None:
     with pytest.raises(InvalidCase, match="needs kv_compression among c4, c1, c2"):
         paged_case("c128", index_logits_bytes=1)
+
+
+_WIDE = on_blackwell(
+    tuple(3 + row % 40 for row in range(40)),
+    mode="target_verify",
+    capture_bs=(40,),
+    max_context_len=64,
+    req_pool_size=40,
+)
+"""More rows than the model of the scores has multiprocessors."""
+
+
+def test_more_rows_than_multiprocessors_are_scored_in_parts(workers: Workers) -> None:
+    assert workers.findings("0.5.23", _WIDE, "sglang-nsa-verify") == ()
+
+
+def test_a_part_of_many_rows_that_takes_pages_of_others_is_found(workers: Workers) -> None:
+    mutant = f"{_MUTANTS}pages_of_the_first_multiprocessors"
+    assert "reference" in {each.oracle for each in workers.findings("0.5.23", _WIDE, mutant)}
