@@ -5,6 +5,7 @@ from __future__ import annotations
 from fuzzgraph.capabilities import Capabilities, least_page_numbers, page_numbers
 from fuzzgraph.case import DIMENSIONS, SPEC_MODES, EngineConfig, group_configs
 from fuzzgraph.case.config_rules import (
+    SCORED,
     WITHOUT_BLOCKS,
     WITHOUT_CAP,
     WITHOUT_LAYER_TYPES,
@@ -162,6 +163,10 @@ def coherent(fields: Fields, can: Capabilities, draws: Draws, pins: Pins = ()) -
     two_batches(fields, can, draws)
     if "trtllm_kernel" not in dict(pins):
         _trtllm_kernel(fields, can, draws)
+    if not {"compute_capability", "sparse_kernel"} & dict(pins).keys():
+        _compute_capability(fields, can, draws)
+    if "index_logits_bytes" not in dict(pins):
+        _index_logits(fields, can, draws)
     if "backend_beside" not in dict(pins):
         _backend_beside(fields, can, draws)
     if "platform" not in dict(pins):
@@ -243,6 +248,25 @@ def _trtllm_kernel(fields: Fields, can: Capabilities, draws: Draws) -> None:
     """Each kernel that a target has in as many of its configs."""
     if fields["trtllm_kernel"] == can.trtllm_kernels[0]:
         fields["trtllm_kernel"] = draws.pick("trtllm_kernel", can.trtllm_kernels)
+
+
+def _compute_capability(fields: Fields, can: Capabilities, draws: Draws) -> None:
+    """The newer device in a third of the configs of a target that drives two; FlashAttention 3 is
+    not among the kernels that it has."""
+    others = [kernel for kernel in can.sparse_kernels if kernel != "fa3"]
+    if len(can.compute_capabilities) > 1 and draws.percent("compute_capability", 33):
+        fields["compute_capability"] = can.compute_capabilities[-1]
+        if fields["sparse_kernel"] == "fa3":
+            fields["sparse_kernel"] = draws.pick("sparse_kernel", others)
+
+
+def _index_logits(fields: Fields, can: Capabilities, draws: Draws) -> None:
+    """Little memory for scores in two fifths of the configs whose keys have some."""
+    few = [size for size in can.index_logits_bytes if size]
+    if fields["kv_compression"] not in SCORED:
+        fields["index_logits_bytes"] = DIMENSIONS["index_logits_bytes"].default
+    elif few and draws.percent("index_logits_bytes", 40):
+        fields["index_logits_bytes"] = draws.pick("index_logits_bytes", few)
 
 
 def _logit_cap(fields: Fields, can: Capabilities, draws: Draws) -> None:

@@ -262,10 +262,21 @@ class EngineConfig(Record, frozen=True, kw_only=True):
     """What the layer has of compressed keys and their selection: keys and an indexer of its `own`;
     these, and it is the `source` of candidates; keys of a layer before, and an indexer that selects
     among its `candidates`; keys and selection of a layer before (`shared`)."""
+    index_logits_bytes: Annotated[int, Dimension(
+        bounds=(0, 1 << 30), needs=Sizes("index_logits_bytes", widest=(0, 1, 2048, 8192)),
+        label="scores in chunks", group="features"
+    )] = 0
+    """Memory for an indexer's scores of a forward without a graph. Rows whose scores take more of
+    it are scored in chunks, each of them at least one row; 0: there is room for those of a case."""
     sparse_kernel: Annotated[Literal["fa3", "flashmla_sparse"], Dimension(
         needs=OneOf("sparse_kernels"), label="sparse kernel {}", group="kernels"
     )] = "fa3"
     """Which kernel attends to the keys that an indexer has selected, where a server can choose."""
+    compute_capability: Annotated[Literal[9, 10], Dimension(
+        needs=OneOf("compute_capabilities"), label="compute capability {}", group="kernels"
+    )] = 9
+    """Of the device for which the engine chooses its code, where a target drives both. What
+    `trtllm_kernel` names follows from the device by itself."""
     topk_kernel: Annotated[Literal["planned", "unplanned"], Dimension(
         needs=OneOf("topk_kernels"), label="key selection {}", group="kernels"
     )] = "planned"

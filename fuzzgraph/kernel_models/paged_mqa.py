@@ -4,9 +4,10 @@ Source: DeepGEMM 54e2261 (June 2026), csrc/apis/attention.hpp and
 deep_gemm/scheduler/sm90_paged_mqa_logits.cuh. Keys of a row are cut into splits, query tokens into
 atoms of one or two, and all splits of all atoms are shared out evenly: an entry of the schedule
 says with which atom and which of its splits a multiprocessor begins, one entry more than there are
-of these. Left out are bfloat16 scores, rows of several lengths that `indices` names, and for which
-numbers of heads and columns the kernel is compiled. FP4 has a Blackwell GPU alone, whose schedule
-has another layout, which nobody but the kernel reads.
+of these. It ends where the next one begins, and never does if its walk does not come by there, as
+under the schedule of longer rows. Left out are bfloat16 scores, rows of several lengths that
+`indices` names, and for which numbers of heads and columns the kernel is compiled. FP4 has a
+Blackwell GPU alone, whose schedule has another layout, which nobody but the kernel reads.
 """
 
 from __future__ import annotations
@@ -256,6 +257,17 @@ def _share_out(memory: KernelMemory, *, context_lens: torch.Tensor, schedule: to
     memory.store("schedule_metadata", schedule, np.stack((found, firsts - before), axis=1), at)
 
 
+def _check_ends(memory: KernelMemory, schedule: Ints, splits: Ints, atoms: int) -> None:
+    """A walk comes by the first split of each row, and by those that the row has."""
+    for atom, split in schedule:
+        row = atom // atoms
+        has = splits[row] if 0 <= row < len(splits) else 0
+        if split and split >= has:
+            rule = "a multiprocessor must end at a split that it comes by"
+            memory.misused("schedule_meta", rule, f"split {split} of row {row}, which has {has}")
+            return
+
+
 def _planned(schedule: Ints, splits: Ints, atoms: int) -> Iterator[tuple[int, int]]:
     """(atom, split) that the multiprocessors take, one after the other."""
     for (atom, split), (last, stop) in zip(schedule[:-1], schedule[1:], strict=True):
@@ -334,7 +346,9 @@ def _score(
     tokens, lens = queries.shape[1], memory.ints(context_lens)
     lens = np.repeat(lens[:, None], tokens, 1) if lens.ndim == 1 else lens
     factors = as_numbers(weights).reshape(len(queries), tokens, -1)
-    parts = [*_scored(memory.ints(schedule), _splits(memory, context_lens), lens)]
+    planned, splits = memory.ints(schedule), _splits(memory, context_lens)
+    _check_ends(memory, planned, splits, _atoms_of(tokens))
+    parts = [*_scored(planned, splits, lens)]
     if not parts:
         return
     keys = np.concatenate([each for _, _, each in parts])

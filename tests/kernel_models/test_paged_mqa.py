@@ -14,6 +14,7 @@ from fuzzgraph.kernel_models.paged_mqa import (
     get_num_sms,
     get_paged_mqa_logits_metadata,
 )
+from fuzzgraph.memory import GuardedMemory
 
 SPLIT, PAGE, WIDTH, HEADS = 256, 64, 32, 2
 
@@ -140,6 +141,15 @@ def test_what_a_schedule_leaves_out_gets_no_score() -> None:
         torch.use_deterministic_algorithms(False)
     assert torch.equal(cut[0, :70], whole[0, :70])
     assert cut[1].isnan().all()
+
+
+def test_a_multiprocessor_that_never_comes_by_its_end_breaks_a_rule() -> None:
+    longer = get_paged_mqa_logits_metadata(torch.tensor([[300], [70]]).int(), PAGE, get_num_sms())
+    memory = GuardedMemory()
+    with memory.intercept("engine"):
+        fp8_paged_mqa_logits(**call_of([[70], [70]], schedule_meta=longer))
+    (misuse,) = memory.lanes.report.take_misuses()
+    assert "must end at a split that it comes by; got split 1 of row 0, which has 1" in str(misuse)
 
 
 @pytest.mark.parametrize(

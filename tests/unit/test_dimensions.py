@@ -48,6 +48,8 @@ FOLLOWING = {"kv_pool_pages", "num_kv_heads", "v_head_dim", "spec_steps", "draft
     "prefix_branches",
     "state_track_interval",
     "sparse_kernel",
+    "index_logits_bytes",
+    "compute_capability",
     "topk_kernel",
     "state_pool_size",
     "state_ring_len",

@@ -127,6 +127,21 @@ def check_index_layer(config: EngineConfig) -> None:
         )
 
 
+SCORED = ("c4", "c1", "c2")
+"""Compressed keys that an indexer scores."""
+
+
+def check_index_logits(config: EngineConfig) -> None:
+    """Memory is short for scores where keys have some (sglang 0.5.21, dsv4/metadata.py)."""
+    if config.index_logits_bytes and config.kv_compression not in SCORED:
+        refuse(
+            "config.index_logits_bytes",
+            config.index_logits_bytes,
+            f"needs kv_compression among {', '.join(SCORED)}; got {config.kv_compression!r}",
+            "Set that, or drop it.",
+        )
+
+
 WITHOUT_CAP = ("attention", "max_encoder_len", "index_topk", "kv_compression", "recurrent_state")
 """Dimensions whose layers have no cap of logits."""
 
@@ -200,6 +215,18 @@ def check_layer_types(config: EngineConfig) -> None:
             list(config.layer_types),
             f"is that of a model whose layers have keys of their own; got {', '.join(beside)}",
             "Change it, or drop layer_types.",
+        )
+
+
+def check_sparse_kernel(config: EngineConfig) -> None:
+    """Source: sgl-kernel flash_attn.py `is_fa3_supported`; sglang's overrides.py leaves
+    FlashAttention 3 to devices below compute capability 10 (`_dsa_split_backend_resolution`)."""
+    if config.compute_capability == 10 and config.sparse_kernel == "fa3":
+        refuse(
+            "config.compute_capability",
+            config.compute_capability,
+            "has no FlashAttention 3; got sparse_kernel='fa3'",
+            "Use 9, or sparse_kernel='flashmla_sparse'.",
         )
 
 

@@ -19,11 +19,12 @@ _FULL = ((8, 300), (256, 131))
 
 def paged_case(kind: str = "c4", batches: Any = _SHRINKING, **settings: Any) -> Case:
     """Lengths at a group's end, at the window's, and beyond both; slots are used again."""
-    return decode_case(
-        *batches, page_size=256, max_context_len=512, capture_bs=(2,),
-        req_pool_size=3, kv_pool_pages=16, attention="mla", head_dim=8, v_head_dim=8,
-        num_q_heads=2, kv_compression=kind, **settings,
-    )  # fmt: skip
+    fixed: dict[str, Any] = {
+        "page_size": 256, "max_context_len": 512, "capture_bs": (2,),
+        "req_pool_size": 3, "kv_pool_pages": 16, "attention": "mla", "head_dim": 8,
+        "v_head_dim": 8, "num_q_heads": 2, "kv_compression": kind,
+    }  # fmt: skip
+    return decode_case(*batches, **{**fixed, **settings})
 
 
 @pytest.mark.sglang

@@ -45,7 +45,11 @@ from fuzzgraph.targets.sglang.release import engine_module, has_module, release
 from fuzzgraph.targets.sglang.split_backends import decodes_on, refused_beside
 from fuzzgraph.targets.sglang.stubs.flashinfer import install_flashinfer
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner, no_forward
-from fuzzgraph.targets.sglang.stubs.platform import cuda_server, in_environment
+from fuzzgraph.targets.sglang.stubs.platform import (
+    blackwell_server,
+    cuda_server,
+    in_environment,
+)
 from fuzzgraph.targets.sglang.stubs.workspaces import forget_workspaces, keep_workspaces_small
 from fuzzgraph.targets.sglang.target import SglangTarget
 from fuzzgraph.targets.sglang.unified_pool import refused_virtual_pages
@@ -193,6 +197,8 @@ class AttentionBackend:
     def server(self, config: EngineConfig) -> contextlib.AbstractContextManager[None]:
         """What the engine finds around it on one of its servers."""
         server = cuda_on_cpu() if self.on_rocm else cuda_server()
+        if config.compute_capability == 10:
+            server = blackwell_server(engine_module(self.place()[0]))
         found = self.environment(config)
         return in_environment(found, server) if found else server
 

@@ -17,7 +17,7 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -72,6 +72,7 @@ from fuzzgraph.targets.sglang.stubs.planned_topk import (
     topk_module,
 )
 from fuzzgraph.targets.sglang.stubs.platform import cuda_server, in_environment
+from fuzzgraph.targets.sglang.stubs.scores_memory import ask_for_memory, memory_for_scores
 from fuzzgraph.targets.sglang.target import SglangTarget
 from fuzzgraph.world import Batch
 
@@ -120,6 +121,7 @@ class Dsv4Target(SglangTarget):
         kv_compressions=("window", "c4", "c128"),
         index_topks=(0, _TOPK),
         topk_kernels=("planned", "unplanned"),
+        index_logits_bytes=(0, 1, 2048, 8192),
         max_batch=4,
         max_context_len=8192,
         capture_beyond_pool=False,
@@ -327,8 +329,19 @@ class Dsv4Session(DecodeSession):
         """What the server is started with beside what a config says."""
         return {}
 
-    def engine_runs(self, batch: Batch | None = None) -> contextlib.AbstractContextManager[None]:
-        return in_environment(chosen_topk(self._config), cuda_server())
+    @contextlib.contextmanager
+    def engine_runs(self, batch: Batch | None = None) -> Iterator[None]:
+        server = in_environment(self.environment(), self.server())
+        with server, memory_for_scores(self._config):
+            yield
+
+    def environment(self) -> dict[str, str]:
+        """What the engine finds in its environment while it runs."""
+        return chosen_topk(self._config)
+
+    def server(self) -> contextlib.AbstractContextManager[None]:
+        """What it finds around it."""
+        return cuda_server()
 
     def _look(self, input_ids: Any, positions: Any, forward_batch: Any, **_: Any) -> Any:
         """Takes down the metadata that the forward finds."""
@@ -342,6 +355,7 @@ class Dsv4Session(DecodeSession):
     def _open_backend(self, runner: ModelRunner) -> Any:
         module: Any = engine_module(_BACKEND)
         _put_models(runner.device)
+        ask_for_memory()
         runner.token_to_kv_pool = compressed_pool(self._config, runner.device)
         runner.model_config.head_dim = ENGINE_HEAD_DIM
         if runner.device == "cpu":

@@ -39,8 +39,8 @@ from fuzzgraph.targets.sglang.runners.base import RunnerDriver
 from fuzzgraph.targets.sglang.runners.decode_cuda_graph_runner import RUNNER_MODULE
 from fuzzgraph.targets.sglang.stubs.compiled_modules import Compiled, Makers, compile_to_models
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
-from fuzzgraph.targets.sglang.stubs.planned_topk import PLANNED_TOPK, chosen_topk, topk_module
-from fuzzgraph.targets.sglang.stubs.platform import cuda_server, in_environment
+from fuzzgraph.targets.sglang.stubs.planned_topk import PLANNED_TOPK, topk_module
+from fuzzgraph.targets.sglang.stubs.platform import cuda_server
 from fuzzgraph.world import VOCAB, Batch
 
 _SELECTION = "sglang.srt.layers.attention.dsv4.v41_indexer"
@@ -175,9 +175,11 @@ class Dsv41Session(Dsv4Session):
         # sglang arg_groups/deepseek_v4_hook.py, validate_deepseek_v41_features: no other drafts
         return _DSPARK if config.modes == ("target_verify",) else {}
 
-    def engine_runs(self, batch: Batch | None = None) -> contextlib.AbstractContextManager[None]:
-        settings = {**chosen_topk(self._config), **_FLOAT_LOGITS}
-        return in_environment(settings, _server())
+    def environment(self) -> dict[str, str]:
+        return {**super().environment(), **_FLOAT_LOGITS}
+
+    def server(self) -> contextlib.AbstractContextManager[None]:
+        return _server()
 
     def _translate(self, batch: Batch) -> Any:
         found = super()._translate(batch)

@@ -5,7 +5,8 @@ preparation as on CUDA and its Triton kernels, its forwards over FlashAttention 
 FlashMLA, the writing of latent KV, and the indexer's keys and selection. Modelled: DeepGEMM's
 scores and their schedule, the store of the indexer's keys, both selections of the best keys, of
 which the newer follows a plan, and the attention kernels. Stood in for are the indexer's
-projections (see `selecting_model`). Left out is `flashmla_kv`, which quantises rows of 512 columns.
+projections (see `selecting_model`). The device has compute capability 9 or 10. Left out are
+`flashmla_kv`, which quantises rows of 512 columns, and TensorRT-LLM's sparse attention.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from fuzzgraph.targets.sglang.backends.attention_backend import (
     AttentionBackend,
     attributes,
 )
+from fuzzgraph.targets.sglang.backends.trtllm_mla import TRTLLM_MLA
 from fuzzgraph.targets.sglang.release import engine_module, has_module
 from fuzzgraph.targets.sglang.selecting_draft_model import SelectingDraftModel
 from fuzzgraph.targets.sglang.selecting_model import SelectingModel, indexer_module
@@ -54,13 +56,14 @@ _FUSED = (
 """Where releases have the kernels that make all metadata at once, whose callers assert a GPU."""
 _FUSED_NAME = re.compile(r"fused_dsa_\w+_metadata")
 _STORE = "fused_store_index_k_cache"
-_SPARSE_HEADS = 64
-"""Query heads of sparse FlashMLA on a Hopper, to which the backend pads."""
+_SPARSE_HEADS = {9: 64, 10: 128}
+"""Compute capability -> query heads of sparse FlashMLA there, to which the backend pads."""
 
 
 def _refuses(config: EngineConfig) -> str | None:
-    if config.sparse_kernel != "fa3" and _SPARSE_HEADS % config.num_q_heads:
-        return f"{config.num_q_heads} query heads cannot be padded to {_SPARSE_HEADS}"
+    heads = _SPARSE_HEADS[config.compute_capability]
+    if config.sparse_kernel != "fa3" and heads % config.num_q_heads:
+        return f"{config.num_q_heads} query heads cannot be padded to {heads}"
     return None
 
 
@@ -139,6 +142,7 @@ NSA = AttentionBackend(
     ),
     adapt=_sparse_model,
     asserts_gpu=("seqlens_expand_triton",),
+    stubs=TRTLLM_MLA.kernels,  # for their counters it makes room on a newer device from the start
     kernels=(
         (_PLANNER, "get_num_sms", paged_mqa.get_num_sms),
         (_PLANNER, "get_paged_mqa_logits_metadata", paged_mqa.get_paged_mqa_logits_metadata),
@@ -159,6 +163,7 @@ NSA = AttentionBackend(
     more=(
         ("index_topks", (0, 1, 3, 16, 64)),
         ("sparse_kernels", ("fa3", "flashmla_sparse")),
+        ("compute_capabilities", (9, 10)),
         ("topk_kernels", ("planned", "unplanned")),
     ),
     environment=chosen_topk,

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
-from fuzzgraph.handover import Excuse
+from fuzzgraph.handover import Excuse, HandoverRule
 from fuzzgraph.targets.sglang.excuses.decode import EXCUSES
+
+_CHUNKS = (
+    "sglang dsv4/metadata.py plan_indexer_row_chunks: a forward without a graph scores its rows"
+    " chunk by chunk where memory is short, with a schedule and a plan for each chunk"
+)
+_SCORED = "what rows of either run select is judged by outputs"
+_FEW_BYTES = "index_logits_bytes"
+_OF_CHUNKS: tuple[HandoverRule, ...] = ("missing", "live")
+"""One call stands beside several, of which each has some of its rows."""
 
 DSV4_EXCUSES: tuple[Excuse, ...] = (
     *EXCUSES,
@@ -34,6 +43,21 @@ DSV4_EXCUSES: tuple[Excuse, ...] = (
         "live",
         "FlashMLA flash_mla_interface.py FlashMLASchedMeta: shapes of the call that made the plan",
         "as many numbers as a batch may have tokens, none of them a token's",
+    ),
+    *(
+        Excuse(f"{kernel}*", rule, _CHUNKS, _SCORED, only_with=_FEW_BYTES)
+        for kernel in (
+            "get_paged_mqa_logits_metadata",
+            "fp8_paged_mqa_logits",
+            "fp8_fp4_paged_mqa_logits",
+            "topk_plan",
+            "topk_transform",
+        )
+        for rule in _OF_CHUNKS
+    ),
+    *(
+        Excuse(f"*indexer_metadata.{name}*", "missing", _CHUNKS, _SCORED, only_with=_FEW_BYTES)
+        for name in ("deep_gemm_metadata", "topk_metadata_chunks")
     ),
 )
 

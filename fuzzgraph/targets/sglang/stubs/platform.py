@@ -15,6 +15,8 @@ from fuzzgraph.targets.offline.patching import replaced_names
 from fuzzgraph.targets.sglang.release import engine_module, has_module
 
 _PLATFORMS = "sglang.srt.platforms"
+_PROBES = "sglang.srt.utils.common"
+_IS_BLACKWELL = "is_sm100_supported"
 _NOT_WITH_CUDA = {"aiter": "ROCm"}
 _LAUNCH = (
     "sglang.srt.layers.attention.triton_backend",
@@ -32,6 +34,20 @@ _LAUNCH = (
 def cuda_server(names: Mapping[str, Any] = DEVICE) -> Iterator[None]:
     """Around the engine's code: `cuda_on_cpu`, and packages of other devices cannot be called."""
     with cuda_on_cpu(names), server_lacks(_NOT_WITH_CUDA):
+        yield
+
+
+@contextlib.contextmanager
+def blackwell_server(module: Any) -> Iterator[None]:
+    """`cuda_server` whose GPU has compute capability 10.
+
+    Args:
+        module: of the engine, which asks for the device under a name of its own up to 0.5.18.
+    """
+    told = {"get_device_capability": lambda *_: (10, 0)}
+    names = {_IS_BLACKWELL: lambda: True}
+    # What it asks of everyone keeps its first answer, which another session may have had.
+    with cuda_server({**DEVICE, **told}), replaced_names([engine_module(_PROBES), module], names):
         yield
 
 
