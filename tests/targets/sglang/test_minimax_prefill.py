@@ -48,18 +48,6 @@ def test_prompts_with_kv_in_fp8_are_right(workers: Workers, unit: bool) -> None:
 
 
 @pytest.mark.sglang
-@pytest.mark.slow
-@pytest.mark.parametrize("kv_dtype", ["auto", "float8_e4m3fn"])
-@pytest.mark.parametrize(
-    "version", ["0.5.16", "0.5.17", "0.5.18", "0.5.19", "0.5.20", "0.5.21", "0.5.22"]
-)
-def test_every_release_that_has_them_is_right(
-    workers: Workers, version: str, kv_dtype: str
-) -> None:
-    assert workers.findings(version, sparse_prompts(kv_dtype=kv_dtype), TARGET) == ()
-
-
-@pytest.mark.sglang
 def test_prompts_that_count_as_one_token_are_found(workers: Workers) -> None:
     found = workers.findings(NEWEST, sparse_prompts(), f"{MUTANTS}:lengths_of_another_object")
     assert "reference" in {each.oracle for each in found}

@@ -34,6 +34,7 @@ from fuzzgraph.targets.sglang.backends.minimax import (
     on_hopper,
     refuses_sparse,
 )
+from fuzzgraph.targets.sglang.release import demand_release
 from fuzzgraph.targets.sglang.runners.prefill import PrefillTarget
 from fuzzgraph.targets.sglang.runners.prefill_cuda_graph_runner import BREAKABLE
 from fuzzgraph.targets.sglang.runners.prefill_session import PrefillSession, input_fields
@@ -127,4 +128,6 @@ class MinimaxPrefillTarget(PrefillTarget):
         return MinimaxPrefillSession(config, graphs, self._kind)
 
     def modules(self) -> tuple[str, ...]:
+        # Before, graphs hold kernels of this layer as they were captured, which nobody has judged.
+        demand_release((0, 5, 23), "breaks no prefills at sparse attention", self.name)
         return (MINIMAX.place()[0], *super().modules(), SPARSE_BACKEND)
