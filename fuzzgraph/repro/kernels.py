@@ -77,10 +77,16 @@ def _is_tritons(module: str) -> bool:
     return module == "triton" or module.startswith("triton.")
 
 
+_LOADED_LATER = "triton.language.extra."
+"""Modules that `import triton` alone does not load."""
+
+
 def _place_in_triton(name: str, value: Any, module: Any) -> str:
     """Where Triton has a module, a type or a function of its own."""
     if inspect.ismodule(value):
-        return value.__name__
+        if not value.__name__.startswith(_LOADED_LATER):
+            return value.__name__
+        return f"sys.modules[__import__({value.__name__!r}) and {value.__name__!r}]"
     own = getattr(value, "__name__", name)
     if getattr(module, own, None) is not value:
         raise NotStandalone(f"a kernel uses {name} of Triton, which has no name there")

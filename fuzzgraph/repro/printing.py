@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from inspect import signature
 from typing import Any
 
 import torch
@@ -350,10 +351,9 @@ class Function:
 
     def _launch(self, op: RecordedOp) -> list[str]:
         kernel = self._kernels.name_of(op.func)
-        grid = op.grid if isinstance(op.grid, (tuple, list)) else (op.grid,)
         values = [argument_text(value, self.text) for value in op.args]
         values += [f"{name}={argument_text(v, self.text)}" for name, v in op.kwargs.items()]
-        sizes = ", ".join(map(str, grid))
+        sizes = ", ".join(map(str, _sizes_of_grid(op)))
         head = f"{kernel}[({sizes},)]("
         code = "\n".join([head, *(f"    {value}," for value in values), ")"])
         return commented(code, op.source)
@@ -370,6 +370,15 @@ class Function:
         return commented(
             "\n".join([f"{name}(", *(f"    {line}," for line in lines), ")"]), op.source
         )
+
+
+def _sizes_of_grid(op: RecordedOp) -> Sequence[Any]:
+    """How many programs a launch has along each axis; engines may give a function of its arguments
+    (triton.runtime.jit, `JITFunction.run`)."""
+    grid = op.grid
+    if callable(grid):
+        grid = grid(dict(zip(signature(op.func).parameters, op.args, strict=False)) | op.kwargs)
+    return grid if isinstance(grid, (tuple, list)) else (grid,)
 
 
 def _is_literal(call: str) -> bool:
