@@ -146,6 +146,8 @@ class Excuse:
     """Whether it holds only where the backend did not read the name, in a replay or at capture."""
     only_with: str = ""
     """Field of a case's config: it holds only where that differs from its default; '' for all."""
+    only_as: tuple[str, ...] = ()
+    """Values of that field with which alone it holds; () for all but the default."""
 
     def covers(self, name: str, rule: str, unread: Collection[str] = ()) -> bool:
         """Whether it excuses this name from this rule.
@@ -160,6 +162,7 @@ class Excuse:
     def __str__(self) -> str:
         where = " where the backend does not read it" if self.where_unread else ""
         where += f" with {self.only_with}" if self.only_with else ""
+        where += f" {' or '.join(self.only_as)}" if self.only_as else ""
         return f"{self.what}, rule {self.rule}{where}: {self.reason} ({self.source})"
 
 

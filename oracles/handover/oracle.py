@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from fuzzgraph.case import DIMENSIONS
+from fuzzgraph.case import DIMENSIONS, EngineConfig
 from fuzzgraph.finding import Clause, Finding, Stage, Symptom
 from fuzzgraph.handover import Excuse
 from fuzzgraph.observation import Observation, RunKind, StepRecord
@@ -76,12 +76,20 @@ def excuses_needed(step: StepRecord) -> list[Excuse]:
 
 
 def _covers(excuse: Excuse, breach: Breach, step: StepRecord) -> bool:
-    name = excuse.only_with
-    if name and getattr(step.config, name) == DIMENSIONS[name].default:
+    if not _holds_with(excuse, step.config):
         return False
     replay = step.runs["replay"]
     at = replay.handed_at_capture if breach.stage == "capture" else replay.handovers
     return excuse.covers(breach.name, breach.rule, unread_in(at))
+
+
+def _holds_with(excuse: Excuse, config: EngineConfig) -> bool:
+    """Whether it is meant for such a config."""
+    name = excuse.only_with
+    if not name:
+        return True
+    value = getattr(config, name)
+    return value in excuse.only_as if excuse.only_as else value != DIMENSIONS[name].default
 
 
 def breaches(step: StepRecord) -> Iterator[Breach]:

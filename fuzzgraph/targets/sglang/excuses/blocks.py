@@ -81,6 +81,7 @@ _CUT_COLUMNS = (
     "sglang dspark_verify.py _run_ragged: which places of whole blocks the tokens are;"
     " decode_cuda_graph_runner.py captures a verify without them"
 )
+_BY_TOKENS = ("compact", "verify_all")
 _BUDGET_EXCUSES = (
     *(
         Excuse(
@@ -89,6 +90,7 @@ _BUDGET_EXCUSES = (
             _LAST_ROW,
             "declared fields hold what follows from that; outputs are judged",
             only_with="verify_budget",
+            only_as=_BY_TOKENS,
         )
         for name in (
             "*.lens",
@@ -107,6 +109,7 @@ _BUDGET_EXCUSES = (
             " gets none; decode_cuda_graph_runner.py captures with them",
             _BACKEND_ASKS,
             only_with="verify_budget",
+            only_as=_BY_TOKENS,
         )
         for name in ("seq_lens_cpu", "seq_lens_sum")
     ),
@@ -116,6 +119,7 @@ _BUDGET_EXCUSES = (
         _CUT_COLUMNS,
         "slots of tokens are judged, and so is what lies in them",
         only_with="verify_budget",
+        only_as=_BY_TOKENS,
     ),
 )
 
