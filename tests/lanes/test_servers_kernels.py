@@ -29,6 +29,19 @@ def test_an_autotuned_kernel_takes_its_first_config() -> None:
     assert report.launches == 1, "no config is run to time it"
 
 
+@pytest.mark.parametrize(("least", "by"), [(1, 2), (3, 4)])
+def test_a_config_that_does_not_compile_is_passed_over(least: int, by: int) -> None:
+    x, out = torch.arange(4.0), torch.zeros(4)
+    with lanes():
+        servers.tuned_from[(4,)](x, out, least)
+    assert out.tolist() == [by * number for number in range(4)]
+
+
+def test_a_kernel_without_a_config_that_compiles_fails_at_its_assertion() -> None:
+    with lanes(), pytest.raises(Exception, match="AssertionError"):
+        servers.tuned_from[(4,)](torch.arange(4.0), torch.zeros(4), 5)
+
+
 def test_autotuners_time_their_configs_again_afterwards() -> None:
     before = triton.runtime.autotuner.Autotuner._bench
     with lanes():

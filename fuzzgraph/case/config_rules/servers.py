@@ -93,11 +93,11 @@ def check_experts(config: EngineConfig) -> None:
 
 
 def _check_quantised_experts(config: EngineConfig) -> None:
-    """Kernels of a server with FP8 or INT8 take half precision; its experts have neither biases
-    nor adapters.
+    """Kernels of a server with FP8 or INT8 take half precision, and its experts have no biases; no
+    target drives adapters of them.
 
     Source: sglang fp8.py, w8a8_fp8.py and w8a8_int8.py, `get_supported_act_dtypes` and
-    `create_weights` of their experts; lora/layers.py, `FusedMoEWithLoRA`, of unquantised experts.
+    `create_weights` of their experts.
     """
     others = set_among(config, ("max_loras", "expert_activation"))
     whole = config.dtype == "float32"

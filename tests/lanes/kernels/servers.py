@@ -52,6 +52,14 @@ def tuned(x, out, count, BY: tl.constexpr):
     tl.store(out + row, tl.load(x + row) * BY)
 
 
+@triton.autotune([triton.Config({"BY": 2}), triton.Config({"BY": 4})], key=["least"])
+@triton.jit
+def tuned_from(x, out, least: tl.constexpr, BY: tl.constexpr):
+    tl.static_assert(BY >= least)
+    row = tl.program_id(0)
+    tl.store(out + row, tl.load(x + row) * BY)
+
+
 @triton.heuristics({"BY": lambda args: args["count"]})
 @triton.jit
 def added(x, out, count, BY: tl.constexpr):

@@ -35,9 +35,10 @@ def sparse_prompts(**settings: Any) -> Case:
 
 @pytest.mark.sglang
 @pytest.mark.parametrize("page_size", [1, 32])
-def test_prompts_are_right(workers: Workers, page_size: int) -> None:
+@pytest.mark.parametrize("version", ["0.5.22", NEWEST])
+def test_prompts_are_right(workers: Workers, version: str, page_size: int) -> None:
     case = sparse_prompts(page_size=page_size, kv_pool_pages=300)
-    assert workers.findings(NEWEST, case, TARGET) == ()
+    assert workers.findings(version, case, TARGET) == ()
 
 
 @pytest.mark.sglang
