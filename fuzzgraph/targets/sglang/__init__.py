@@ -150,7 +150,7 @@ TARGETS = (
     _row("minimax-flashinfer", "backends.minimax", "MinimaxFlashInferTarget", mode="decode",
          releases="0.5.17 on"),
     _row("minimax-prefill", "runners.minimax_prefill", "MinimaxPrefillTarget",
-         releases="0.5.23 on"),
+         releases="0.5.22 on"),
     _row("minimax-triton", "backends.minimax_triton", "MinimaxTritonTarget", mode="decode",
          releases="0.5.16 on"),
     _row("minimax-verify", "backends.minimax_triton", "MinimaxTritonTarget",

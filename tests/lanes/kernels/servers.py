@@ -55,7 +55,7 @@ def tuned(x, out, count, BY: tl.constexpr):
 @triton.autotune([triton.Config({"BY": 2}), triton.Config({"BY": 4})], key=["least"])
 @triton.jit
 def tuned_from(x, out, least: tl.constexpr, BY: tl.constexpr):
-    tl.static_assert(BY >= least)
+    tl.static_assert(least <= BY)
     row = tl.program_id(0)
     tl.store(out + row, tl.load(x + row) * BY)
 
