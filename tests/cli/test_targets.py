@@ -90,7 +90,7 @@ def test_a_target_of_a_release_is_told_as_json(
     said = record(name)
     assert told["outputs_judged"] == said.outputs_judged
     assert told["stood_in_for"] == list(said.stood_in_for)
-    keys = {"what", "rule", "source", "reason", "where_unread", "only_with"}
+    keys = {"what", "rule", "source", "reason", "where_unread", "only_with", "only_as"}
     assert keys == set(told["excuses"][0])
 
 

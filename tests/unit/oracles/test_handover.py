@@ -359,6 +359,16 @@ def test_an_excuse_of_a_kind_of_config_covers_no_other() -> None:
     assert messages(step, graph, eager) == []
 
 
+@pytest.mark.parametrize(("dtype", "found"), [("float32", 1), ("bfloat16", 0), ("float16", 1)])
+def test_an_excuse_for_some_values_covers_no_others(dtype: str, found: int) -> None:
+    step = record()
+    eager, graph = kernel(ids=ints(1, 1)), kernel(ids=ints(2, 2, 1, 1))
+    excuse = Excuse("*.ids", "live", "a source", "they are moved", only_with="dtype")
+    step.excuses = (replace(excuse, only_as=("bfloat16",)),)
+    step.config = msgspec.structs.replace(step.config, dtype=dtype)
+    assert len(messages(step, graph, eager)) == found
+
+
 def test_an_excuse_of_what_is_unread_covers_nothing_that_the_backend_read() -> None:
     step = record()
     step.excuses = (Excuse("*.lens", "live", "a source", "it is unread", where_unread=True),)
