@@ -146,7 +146,12 @@ class Execution:
         if not (opened.opening_misuses or opened.opening_accesses):
             return verdict
         # What a kernel was given wrongly at capture, or read elsewhere, leaves steps as they are.
-        before = self._opening_findings(case, batches[0], opened)
+        shown = [_access_of(one) for one in verdict.findings]
+        before = [
+            one
+            for one in self._opening_findings(case, batches[0], opened)
+            if (access := _access_of(one)) is None or access not in shown
+        ]
         return replace(verdict, findings=(*verdict.findings, *before))
 
     def run_bare(self, case: Case) -> None:
@@ -264,6 +269,12 @@ class Execution:
 
     def _before_any_step(self, config: EngineConfig, batch: Batch) -> StepRecord:
         return StepRecord(-1, self.target.name, config, batch, ())
+
+
+def _access_of(finding: Finding) -> tuple[object, ...] | None:
+    """Which access of which kernel a finding is about, whatever buffer it met; None for others."""
+    kernel, source = (finding.detail.get(name) for name in ("kernel", "source"))
+    return None if kernel is None else (finding.symptom, kernel, source)
 
 
 def _beside_unguarded(

@@ -120,8 +120,8 @@ def test_our_own_kernels_compile_for_all_five_architectures() -> None:
 
 def test_the_kernel_of_a_planted_fault_compiles_for_all_five_architectures() -> None:
     lines = compiled("vllm-pr-57158-gather-past-the-lengths", "4x4")
-    assert [line["architecture"] for line in lines] == list(ALL)
-    assert {line["kernel"] for line in lines} == {"_lengths_ahead"}
+    planted = [line for line in lines if line["kernel"] == "_lengths_ahead"]
+    assert {line["architecture"] for line in planted} == set(ALL)
     assert refused(lines) == []
 
 
