@@ -65,11 +65,14 @@ class Quantised:
 
     def whole(self) -> torch.Tensor:
         """float64 [rows, columns] what they stand for."""
-        rows, columns = self.weight.shape
-        scale = self.scale.double()
-        if scale.dim() and scale.shape[1] > 1:
-            scale = scale.repeat_interleave(GROUP, 0).repeat_interleave(GROUP, 1)
-        return self.weight.double() * scale.expand(rows, columns)
+        return self.weight.double() * _of_numbers(self.scale.double())
+
+
+def _of_numbers(scale: torch.Tensor) -> torch.Tensor:
+    """Scales as they are multiplied with: one for each number where they are those of blocks."""
+    if scale.dim() and scale.shape[1] > 1:
+        return scale.repeat_interleave(GROUP, 0).repeat_interleave(GROUP, 1)
+    return scale
 
 
 def dtype_of(kind: str) -> torch.dtype:
@@ -165,10 +168,7 @@ def _quantised(kind: str, product: str, expert: int, weight: Matrix) -> Quantise
     key = 15_000 + 3 * expert + (*_SMALLEST,).index(product)
     powers = torch.from_numpy(np.asarray(_bits(key, *shape) % 3))
     scale = _SMALLEST[product] * 2.0 ** powers.float()
-    wide = scale
-    if len(shape) == 2 and shape[1] > 1:
-        wide = scale.repeat_interleave(GROUP, 0).repeat_interleave(GROUP, 1)
-    return Quantised((weight / wide).to(dtype_of(kind)), scale)
+    return Quantised((weight / _of_numbers(scale)).to(dtype_of(kind)), scale)
 
 
 def input_scale(product: str, place: int) -> float:

@@ -112,8 +112,9 @@ def _quantisation(fields: Fields, can: Capabilities, draws: Draws) -> object:
     """Weights in the model's dtype in half of the configs of a target that may have others, and
     in those where a server has no others.
 
-    A scale that is found for all tokens is drawn on one rank alone: on several, every release takes
-    it from undefined memory as well (reports/findings/sglang-moe-dynamic-scale.md).
+    A scale that is found for all tokens is drawn on one rank alone: on several, releases from
+    0.5.19 to 0.5.23 take it from undefined memory as well
+    (reports/findings/sglang-moe-dynamic-scale.md).
     """
     alone = fields["ep_size"] == 1
     plain, *others = (kind for kind in can.expert_quantisations if alone or kind != "fp8_dynamic")

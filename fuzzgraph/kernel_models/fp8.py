@@ -19,6 +19,7 @@ __all__ = [
     "quantised",
     "scaled_to_fp8",
     "to_fp8",
+    "to_fp8_by_fmin",
 ]
 
 FP8_LARGEST = 448.0
@@ -42,6 +43,12 @@ def to_fp8(numbers: npt.NDArray[Any]) -> torch.Tensor:
     """
     within = torch.from_numpy(np.clip(numbers, -FP8_LARGEST, FP8_LARGEST)).float()
     return within.to(torch.float8_e4m3fn)
+
+
+def to_fp8_by_fmin(numbers: npt.NDArray[Any]) -> torch.Tensor:
+    """As `to_fp8`, for kernels that clip by themselves: the device's `fminf` takes the largest for
+    NaN."""
+    return to_fp8(np.where(np.isnan(numbers), np.float32(FP8_LARGEST), numbers))
 
 
 def by_inverse(rows: torch.Tensor, scale: torch.Tensor) -> npt.NDArray[np.float32]:

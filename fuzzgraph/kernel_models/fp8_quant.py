@@ -12,7 +12,7 @@ import torch
 
 from fuzzgraph.errors import KernelNotModelled
 from fuzzgraph.kernel_models.checks import Call
-from fuzzgraph.kernel_models.fp8 import FP8_LARGEST, by_inverse, to_fp8
+from fuzzgraph.kernel_models.fp8 import by_inverse, to_fp8_by_fmin
 from fuzzgraph.kernel_models.launch import ModelKernel, launch
 from fuzzgraph.kernel_models.memory import KernelMemory
 from fuzzgraph.kernel_models.reading import reads_only
@@ -71,9 +71,7 @@ def _check(
 def _quantise(
     memory: KernelMemory, *, rows: torch.Tensor, out: torch.Tensor, scale: torch.Tensor
 ) -> None:
-    scaled = by_inverse(rows, scale)
-    known = np.where(np.isnan(scaled), np.float32(FP8_LARGEST), scaled)
-    memory.store("out", out, to_fp8(known), np.arange(len(rows)))
+    memory.store("out", out, to_fp8_by_fmin(by_inverse(rows, scale)), np.arange(len(rows)))
 
 
 _QUANT = ModelKernel("static_scaled_fp8_quant", _quantise, _SOURCE)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 
 from fuzzgraph.kernel_models.checks import Call
-from fuzzgraph.kernel_models.fp8 import FP8_LARGEST, by_inverse, to_fp8
+from fuzzgraph.kernel_models.fp8 import FP8_LARGEST, by_inverse, to_fp8_by_fmin
 from fuzzgraph.kernel_models.launch import ModelKernel, launch
 from fuzzgraph.kernel_models.memory import KernelMemory
 from fuzzgraph.kernel_models.reading import reads_only
@@ -147,13 +147,13 @@ def _largest_of(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
 
 
 def _held(scaled: npt.NDArray[Any], dtype: torch.dtype) -> torch.Tensor:
-    """What is stored: INT8 cuts off what is behind the point; NaN is the largest, for which the
-    device's `fminf` takes it (from 0.5.23 on not where groups are of bfloat16)."""
+    """What is stored: INT8 cuts off what is behind the point. NaN of FP8 is the largest (from
+    0.5.23 on not where groups are of bfloat16)."""
     if dtype == torch.int8:
         least, most = _INT8
         known = np.nan_to_num(scaled, nan=least, posinf=most, neginf=least)
         return torch.from_numpy(np.trunc(np.clip(known, least, most))).to(torch.int8)
-    return to_fp8(np.where(np.isnan(scaled), np.float32(FP8_LARGEST), scaled))
+    return to_fp8_by_fmin(scaled)
 
 
 def _quantise_groups(

@@ -9,18 +9,9 @@ import torch
 
 from fuzzgraph.errors import KernelNotModelled, KernelRefused
 from fuzzgraph.kernel_models.fp8_quant import static_scaled_fp8_quant
-from fuzzgraph.kernel_models.launch import ModelKernel, routed, run_kernel
-from fuzzgraph.kernel_models.memory import KernelMemory, Stray
+from tests.kernel_models.strict_runs import strictly
 
 FP8 = torch.float8_e4m3fn
-
-
-class _Silent:
-    def misuse(self, argument: str, rule: str, got: str) -> None:
-        raise AssertionError(rule)
-
-    def stray(self, found: Stray) -> None:
-        raise AssertionError(found)
 
 
 def quantised(rows: torch.Tensor, **changed: Any) -> torch.Tensor:
@@ -30,10 +21,7 @@ def quantised(rows: torch.Tensor, **changed: Any) -> torch.Tensor:
         "group_shape": (-1, -1),
     } | changed  # fmt: skip
 
-    def run(kernel: ModelKernel, **arguments: Any) -> None:
-        run_kernel(KernelMemory(_Silent()), kernel, **arguments)
-
-    with routed(run):
+    with strictly():
         static_scaled_fp8_quant(**given)
     out: torch.Tensor = given["out"].float()
     return out

@@ -10,18 +10,9 @@ import torch
 
 from fuzzgraph.errors import KernelRefused
 from fuzzgraph.kernel_models import row_quant
-from fuzzgraph.kernel_models.launch import ModelKernel, routed, run_kernel
-from fuzzgraph.kernel_models.memory import KernelMemory, Stray
+from tests.kernel_models.strict_runs import strictly
 
 FP8 = torch.float8_e4m3fn
-
-
-class _Silent:
-    def misuse(self, argument: str, rule: str, got: str) -> None:
-        raise AssertionError(rule)
-
-    def stray(self, found: Stray) -> None:
-        raise AssertionError(found)
 
 
 def quantised(
@@ -30,10 +21,7 @@ def quantised(
     """(what the kernel writes, its scales)."""
     out = torch.zeros(rows.shape).to(more.get("dtype", FP8))
 
-    def run(kernel: ModelKernel, **arguments: Any) -> None:
-        run_kernel(KernelMemory(_Silent()), kernel, **arguments)
-
-    with routed(run):
+    with strictly():
         quantise(rows, more.get("out", out), scales, *rest)
     return out.float(), scales
 

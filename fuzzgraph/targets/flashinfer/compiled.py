@@ -14,7 +14,6 @@ trtllm_fmha_kernel_launcher.cu.
 from __future__ import annotations
 
 import functools
-import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
@@ -40,6 +39,7 @@ from fuzzgraph.kernel_models.launch import launch
 from fuzzgraph.kernel_models.trtllm_gen import trtllm_batch_decode_with_kv_cache
 from fuzzgraph.relays import relay
 from fuzzgraph.targets.flashinfer.built import SOURCE, Built, added
+from fuzzgraph.targets.offline.binding import binding_of
 from fuzzgraph.targets.offline.kernel_arguments import strict
 
 __all__ = ["compile_to_models", "imported_modules"]
@@ -64,13 +64,13 @@ def compile_to_models() -> None:
 def _asked_as_known(generator: str, model: Callable[..., Any]) -> Callable[..., Any]:
     """The model of a generator, for which arguments that it does not know are left to a release
     that it was not written for."""
-    signature = inspect.signature(model)
+    binding = binding_of(model)
 
     @functools.wraps(model, updated=())
     @relay
     def asked(*args: Any, **kwargs: Any) -> Any:
         try:
-            signature.bind(*args, **kwargs)
+            binding.named(args, kwargs)
         except TypeError as error:
             raise KernelNotModelled(f"{generator}: {error}") from error
         return model(*args, **kwargs)

@@ -14,6 +14,7 @@ from fuzzgraph.targets.sglang.backends.nsa import NSA
 from fuzzgraph.targets.sglang.release import engine_module
 from tests.targets.sglang.changed_kernels import change_kernel
 from tests.targets.sglang.changed_lines import change_line_elsewhere, changed_method
+from tests.targets.sglang.planted import with_changed_sessions
 
 _ATTENTION = "sglang.srt.layers.attention"
 _INDEXER = f"{_ATTENTION}.dsa.dsa_indexer:Indexer"
@@ -26,16 +27,7 @@ _Change = Callable[[Any], None]
 
 def _verifies(change: _Change) -> Any:
     """Verifies of sparse attention, each session changed before it captures."""
-    target: Any = NSA.target("sglang-nsa-verify", "target_verify")
-    open_session = target.open_session
-
-    def open_changed(config: EngineConfig, graphs: GraphEngine) -> Any:
-        session = open_session(config, graphs)
-        change(session)
-        return session
-
-    target.open_session = open_changed
-    return target
+    return with_changed_sessions(NSA.target("sglang-nsa-verify", "target_verify"), change)
 
 
 def _line(holder: str, name: str, line: str, other: str) -> _Change:

@@ -8,12 +8,8 @@ from typing import Any
 from fuzzgraph.targets.sglang.backends.minimax import SPARSE_BACKEND, MinimaxTarget
 from fuzzgraph.targets.sglang.release import engine_module
 from tests.targets.sglang.changed_kernels import change_kernel
-from tests.targets.sglang.changed_lines import (
-    change_line,
-    change_line_elsewhere,
-    replace_while_running,
-)
-from tests.targets.sglang.planted import with_changed_sessions
+from tests.targets.sglang.changed_lines import change_line, replace_while_running
+from tests.targets.sglang.planted import T, with_a_line_changed, with_changed_sessions
 
 _SPARSE = f"{SPARSE_BACKEND}:MiniMaxSparseAttnBackend"
 _POOL = "sglang.srt.mem_cache.memory_pool:MiniMaxSparseKVPool"
@@ -23,18 +19,16 @@ _ATTENTION = f"{_DECODE}.topk_sparse", "_gqa_share_sparse_decode_kernel_impl"
 """Kernels for blocks within a page, as 0.5.23 has them on a Hopper."""
 
 
+def _opened() -> MinimaxTarget:
+    return MinimaxTarget("sglang-minimax", "decode")
+
+
 def _planted(holder: str, name: str, line: str, other: str) -> Callable[[], MinimaxTarget]:
-    def target() -> MinimaxTarget:
-        def change(session: Any) -> None:
-            change_line_elsewhere(session, holder, name, line, other)
-
-        return with_changed_sessions(MinimaxTarget("sglang-minimax", "decode"), change)
-
-    return target
+    return with_a_line_changed(_opened, holder, name, line, other)
 
 
 def _changed_kernel(change: Callable[[Any], None]) -> MinimaxTarget:
-    return with_changed_sessions(MinimaxTarget("sglang-minimax", "decode"), change)
+    return with_changed_sessions(_opened(), change)
 
 
 def _scores(line: str, other: str) -> MinimaxTarget:
@@ -99,6 +93,10 @@ newest_block_not_local = _planted(
 
 
 def dense_metadata_of_the_capture() -> MinimaxTarget:
+    return with_dense_metadata_of_the_capture(_opened())
+
+
+def with_dense_metadata_of_the_capture(target: T) -> T:
     """A replay prepares the sparse layer alone."""
 
     def change(session: Any) -> None:
@@ -109,7 +107,7 @@ def dense_metadata_of_the_capture() -> MinimaxTarget:
             "in_capture and self.dense.init_forward_metadata_out_graph(forward_batch, in_capture)",
         )
 
-    return with_changed_sessions(MinimaxTarget("sglang-minimax", "decode"), change)
+    return with_changed_sessions(target, change)
 
 
 def first_block_scored() -> MinimaxTarget:

@@ -7,9 +7,12 @@ from typing import Any
 
 from fuzzgraph.targets import open_target
 from fuzzgraph.targets.sglang.backends.minimax import SPARSE_BACKEND
-from tests.targets.sglang.changed_kernels import change_held_kernel
-from tests.targets.sglang.changed_lines import change_line, change_line_elsewhere
-from tests.targets.sglang.planted import with_changed_sessions
+from tests.targets.sglang.changed_lines import change_line
+from tests.targets.sglang.planted import (
+    with_a_held_kernel_changed,
+    with_a_line_changed,
+    with_changed_sessions,
+)
 
 _SPARSE = f"{SPARSE_BACKEND}:MiniMaxSparseAttnBackend"
 _POOL = "sglang.srt.mem_cache.memory_pool:MiniMaxSparseKVPool"
@@ -17,24 +20,16 @@ _PREFILL = "sglang.kernels.ops.attention.minimax_sparse.prefill"
 _TARGET = "sglang-minimax-prefill"
 
 
+def _opened() -> Any:
+    return open_target(_TARGET)
+
+
 def _planted(holder: str, name: str, line: str, other: str) -> Callable[[], Any]:
-    def planted() -> Any:
-        def change(session: Any) -> None:
-            change_line_elsewhere(session, holder, name, line, other)
-
-        return with_changed_sessions(open_target(_TARGET), change)
-
-    return planted
+    return with_a_line_changed(_opened, holder, name, line, other)
 
 
 def _kernel(module: str, name: str, line: str, other: str) -> Callable[[], Any]:
-    def planted() -> Any:
-        def change(session: Any) -> None:
-            change_held_kernel(session, f"{_PREFILL}.{module}", name, line, other)
-
-        return with_changed_sessions(open_target(_TARGET), change)
-
-    return planted
+    return with_a_held_kernel_changed(_opened, f"{_PREFILL}.{module}", name, line, other)
 
 
 lengths_of_another_object = _planted(
@@ -71,7 +66,7 @@ def dense_metadata_of_the_first_batch() -> Any:
             "self.dense.forward_metadata or self.dense.init_forward_metadata(forward_batch)",
         )
 
-    return with_changed_sessions(open_target(_TARGET), change)
+    return with_changed_sessions(_opened(), change)
 
 
 index_keys_not_stored = _planted(

@@ -4,13 +4,13 @@ with KV in FP8: each of them the change of one line."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from fuzzgraph.targets import open_target
 from fuzzgraph.targets.sglang.backends.minimax import SPARSE_BACKEND
-from tests.targets.sglang.changed_kernels import change_held_kernel
-from tests.targets.sglang.changed_lines import change_line, change_line_elsewhere
-from tests.targets.sglang.planted import with_changed_sessions
+from tests.targets.sglang.minimax_mutants import with_dense_metadata_of_the_capture
+from tests.targets.sglang.planted import with_a_held_kernel_changed, with_a_line_changed
 
 _SPARSE = f"{SPARSE_BACKEND}:MiniMaxSparseAttnBackend"
 _POOL = "sglang.srt.mem_cache.memory_pool:MiniMaxSparseKVPool"
@@ -19,23 +19,12 @@ _VERIFY, _HOPPER, _OTHER = "sglang-minimax-verify", "sglang-minimax", "sglang-mi
 
 
 def _planted(target: str, holder: str, name: str, line: str, other: str) -> Callable[[], Any]:
-    def planted() -> Any:
-        def change(session: Any) -> None:
-            change_line_elsewhere(session, holder, name, line, other)
-
-        return with_changed_sessions(open_target(target), change)
-
-    return planted
+    return with_a_line_changed(partial(open_target, target), holder, name, line, other)
 
 
 def _kernel(target: str, module: str, name: str, line: str, other: str) -> Callable[[], Any]:
-    def planted() -> Any:
-        def change(session: Any) -> None:
-            change_held_kernel(session, f"{_DECODE}.{module}", name, line, other)
-
-        return with_changed_sessions(open_target(target), change)
-
-    return planted
+    opened = partial(open_target, target)
+    return with_a_held_kernel_changed(opened, f"{_DECODE}.{module}", name, line, other)
 
 
 # Verifies
@@ -75,17 +64,7 @@ rows_frozen_at_capture = _planted(
 
 
 def dense_metadata_of_the_capture() -> Any:
-    """A replay prepares the sparse layer alone."""
-
-    def change(session: Any) -> None:
-        change_line(
-            session.backend,
-            "init_forward_metadata_out_graph",
-            "self.dense.init_forward_metadata_out_graph(forward_batch, in_capture)",
-            "in_capture and self.dense.init_forward_metadata_out_graph(forward_batch, in_capture)",
-        )
-
-    return with_changed_sessions(open_target(_VERIFY), change)
+    return with_dense_metadata_of_the_capture(open_target(_VERIFY))
 
 
 verified_index_keys_not_stored = _planted(

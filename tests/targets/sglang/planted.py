@@ -13,6 +13,8 @@ from fuzzgraph.targets.sglang.backends.attention_backend import (
     BackendTarget,
 )
 from fuzzgraph.targets.sglang.backends.fa3 import FA3
+from tests.targets.sglang.changed_kernels import change_held_kernel
+from tests.targets.sglang.changed_lines import change_line_elsewhere
 
 T = TypeVar("T")
 
@@ -29,6 +31,28 @@ def with_changed_sessions(target: T, change: Callable[[Any], None]) -> T:
 
     opens.open_session = opened
     return target
+
+
+def with_a_line_changed(
+    opened: Callable[[], T], holder: str, name: str, line: str, other: str
+) -> Callable[[], T]:
+    """Opens the target with one line of the engine changed; see `change_line_elsewhere`."""
+
+    def change(session: Any) -> None:
+        change_line_elsewhere(session, holder, name, line, other)
+
+    return lambda: with_changed_sessions(opened(), change)
+
+
+def with_a_held_kernel_changed(
+    opened: Callable[[], T], module: str, name: str, line: str, other: str
+) -> Callable[[], T]:
+    """Opens the target with one line of a kernel changed; see `change_held_kernel`."""
+
+    def change(session: Any) -> None:
+        change_held_kernel(session, module, name, line, other)
+
+    return lambda: with_changed_sessions(opened(), change)
 
 
 class PlantedBackend(BackendTarget):
