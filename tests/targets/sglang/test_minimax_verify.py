@@ -89,12 +89,22 @@ def test_kv_in_fp8_is_right_whatever_index_keys_are(
 
 @pytest.mark.sglang
 @pytest.mark.slow
+def test_the_first_release_knows_no_scales_of_kv_in_fp8(workers: Workers) -> None:
+    """Its sparse layer stores keys as they are: wrong for checkpoints that have scales."""
+    assert workers.findings("0.5.16", sparse_case(*LONG_THEN_LONGER), HOPPER) == ()
+    whole, scaled = (
+        sparse_case(*LONG_THEN_LONGER, **FP8, unit_kv_scale=unit) for unit in (True, False)
+    )
+    assert workers.findings("0.5.16", whole, HOPPER) == ()
+    found = {(each.oracle, each.buffer) for each in workers.findings("0.5.16", scaled, HOPPER)}
+    assert ("reference", "attention") in found
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("target", "version"),
-    [
-        (HOPPER, "0.5.16"),
-        *product((HOPPER, OTHER), ("0.5.17", "0.5.18", "0.5.19", "0.5.20", "0.5.21", "0.5.22")),
-    ],
+    list(product((HOPPER, OTHER), ("0.5.17", "0.5.18", "0.5.19", "0.5.20", "0.5.21", "0.5.22"))),
 )
 def test_every_release_is_right_with_kv_in_either_dtype(
     workers: Workers, version: str, target: str
