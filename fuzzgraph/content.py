@@ -43,6 +43,8 @@ _DIGITS = np.array([*range(17), *range(18, 33, 2), *range(36, 61, 4)], dtype=np.
 """As many as `_COARSE`, each times a power of two a number of FP8, whose products are exact."""
 _LEAST_INDEXED = _COARSE * _FINE
 """Places that have keys where a context is shorter: the first of `_LONG` parts."""
+INDEXED_CONTEXT = _LEAST_INDEXED * _LONG - 64
+"""Longest context all of whose places have keys, with room for what is drafted past its end."""
 _LARGEST_INDEX = 28.0  # 448, the largest number of FP8, by a power of two, and above all others
 
 _LAYER_KEYS = 100

@@ -9,7 +9,14 @@ import pytest
 import torch
 
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
-from fuzzgraph.content import STATE_SUMS, Content, content_for, next_token, token_ids
+from fuzzgraph.content import (
+    INDEXED_CONTEXT,
+    STATE_SUMS,
+    Content,
+    content_for,
+    next_token,
+    token_ids,
+)
 from fuzzgraph.layout import plan
 from fuzzgraph.splitmix import hash_counters
 from fuzzgraph.world import VOCAB
@@ -218,6 +225,13 @@ def test_no_two_keys_of_an_indexers_query_have_one_score(context: int) -> None:
     # a token adds 28 or nothing, a place less than that
     assert (by_place >= 0).all() and by_place.max() < 28
     assert all(len(np.unique(row)) == len(row) >= context for row in by_place)
+
+
+def test_what_is_drafted_past_the_longest_indexed_context_has_a_key() -> None:
+    content = content_for(
+        EngineConfig(max_context_len=INDEXED_CONTEXT, draft_tokens=16, spec_steps=16)
+    )
+    assert len(content.index_keys[1]) >= content.max_positions
 
 
 def test_an_indexers_queries_and_keys_are_exact_in_fp8() -> None:

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from fuzzgraph.case import EngineConfig, Mode
+from fuzzgraph.content import INDEXED_CONTEXT
 from fuzzgraph.kernel_models.block_topk import select_blocks
 from fuzzgraph.kernel_models.index_key_store import store_with_index_key
 from fuzzgraph.ports import GraphEngine
@@ -149,8 +150,6 @@ SPARSE_SIZES: Mapping[str, Any] = MappingProxyType({
 """Capabilities of every target with such layers."""
 SPARSE_FP8: Mapping[str, Any] = MappingProxyType({**dict(FP8_KV[1:]), "unit_kv_scales": True})
 """Capabilities where the layer that sees all keys takes them in FP8 as well."""
-_PLACES = 8192 - 16
-"""Tokens of a row whose index keys `content` tells apart."""
 
 
 def _beside_sparse(dense: AttentionBackend, modelled: str) -> AttentionBackend:
@@ -165,7 +164,7 @@ def _beside_sparse(dense: AttentionBackend, modelled: str) -> AttentionBackend:
         page_sizes=(1, 16, 32, 128),
         fields=tuple(name for name in dense.fields if "window" not in name and "swa" not in name),
         held=lambda backend, size: dense.held(backend.dense, size),
-        max_context_len=_PLACES,
+        max_context_len=INDEXED_CONTEXT,
         max_topk=1,
         windows=False,
         caps=False,

@@ -18,6 +18,7 @@ from typing import Any, Literal
 import torch
 
 from fuzzgraph.case import EngineConfig
+from fuzzgraph.content import INDEXED_CONTEXT
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.reference.dense_layer import DENSE_OUTPUT, INDEX_KEYS, LAYER_STRAYS
 from fuzzgraph.targets.offline.patching import replaced_names
@@ -96,6 +97,7 @@ class MinimaxTritonTarget(TritonTarget):
                 **SPARSE_SIZES,
                 "dtypes": ("float16",),  # of `TritonTarget`'s, the one that sparse kernels take
                 "layer_types": False,
+                "max_context_len": INDEXED_CONTEXT,
                 "max_head_dim": 128,
                 "page_sizes": (1, 16, 32, 128),
                 "platforms": ("rocm",) if verifies else ("cuda", "rocm"),

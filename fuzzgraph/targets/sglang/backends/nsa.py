@@ -18,6 +18,7 @@ import sys
 from typing import Any
 
 from fuzzgraph.case import EngineConfig
+from fuzzgraph.content import INDEXED_CONTEXT
 from fuzzgraph.kernel_models import (
     flash_attention,
     flash_mla_sparse,
@@ -127,8 +128,7 @@ NSA = AttentionBackend(
     attentions=("mla",),
     page_sizes=(64,),  # the backend asserts it
     fields=("cache_seqlens", "cu_seqlens_k", "page_table", "token_indices"),
-    # Places whose index keys `content` tells apart, but for drafts that end behind the context.
-    max_context_len=8192 - 16,
+    max_context_len=INDEXED_CONTEXT,
     stood_in_for=(
         "the indexer's scores and store of keys, both selections of keys and their planner,"
         " FlashAttention 3 and sparse FlashMLA, by models",
