@@ -100,6 +100,12 @@ def _order(key: int, rows: int, columns: int) -> IntArray:
     return hash_counters(key, counters.astype(np.uint64)).argsort(axis=1, kind="stable")
 
 
+def _signs(key: int, count: int) -> npt.NDArray[np.float64]:
+    """[count] 1 or -1."""
+    bits = hash_counters(key, np.arange(count, dtype=np.uint64)) >> np.uint64(40)
+    return np.where(bits & np.uint64(1), 1.0, -1.0)
+
+
 @dataclass(frozen=True)
 class _Units:
     """Bounds of embeddings, in 1/16, and what all are multiplied with. In NVFP4 keys have those of
@@ -362,6 +368,15 @@ class Content:
         by_place[places, _COARSE + places % _FINE] = 1
         by_place[places, _COARSE + _FINE + places // _LEAST_INDEXED] = 1
         return by_token, by_place
+
+    @cached_property
+    def index_weights(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """([VOCAB] by token, [max_positions] by position): 1 or -1, by which an indexer with a head
+        for each half of its queries multiplies the scores of the halves.
+
+        Either way no two keys of a query are equal, and what is best differs with each of the two.
+        """
+        return _signs(16, VOCAB), _signs(17, self.max_positions)
 
     @cached_property
     def key_scores(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:

@@ -183,12 +183,16 @@ def _apply_selection(found: Queries, config: EngineConfig) -> None:
         _apply_selection_of_groups(found, config.index_group, count)
         return
     by_token, by_place = content_for(config).key_scores
-    scores = by_token[found.tokens[:, None], found.key_tokens]
-    scores = scores + by_place[found.positions[:, None], found.key_positions]
+    of_tokens = by_token[found.tokens[:, None], found.key_tokens]
+    of_places = by_place[found.positions[:, None], found.key_positions]
     if config.index_block:
+        scores = of_tokens + of_places
         visible &= _in_best_blocks(scores, visible, count, config.index_block)
     else:
-        visible &= _among_best(scores, visible, count)
+        signs = content_for(config).index_weights
+        of_tokens = signs[0][found.tokens][:, None] * of_tokens
+        of_places = signs[1][found.positions][:, None] * of_places
+        visible &= _among_best(of_tokens + of_places, visible, count)
 
 
 def _in_best_blocks(

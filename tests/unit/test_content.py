@@ -234,6 +234,13 @@ def test_what_is_drafted_past_the_longest_indexed_context_has_a_key() -> None:
     assert len(content.index_keys[1]) >= content.max_positions
 
 
+def test_weights_of_an_indexers_heads_differ_between_tokens_and_between_places() -> None:
+    shorter, longer = (content_for(EngineConfig(max_context_len=n)) for n in (64, 1200))
+    for halves in zip(shorter.index_weights, longer.index_weights, strict=True):
+        assert all({*half.tolist()} == {-1.0, 1.0} for half in halves)
+        assert (halves[0] == halves[1][: len(halves[0])]).all()
+
+
 def test_an_indexers_queries_and_keys_are_exact_in_fp8() -> None:
     content = content_for(EngineConfig(max_context_len=1200))
     for halves in (content.index_queries, content.index_keys):

@@ -3,7 +3,8 @@
 The engine's own indexer writes its key of each token and selects, by what it reads of metadata and
 pool: `_store_index_k_cache`, where a release has it, and `_get_topk_paged`. Stood in for are its
 projections, with the transform and the rotation behind them: queries and keys are tables that
-`Content.index_queries` and `Content.index_keys` hold.
+`Content.index_queries` and `Content.index_keys` hold, those of a query in a head each. Weights of
+heads are `Content.index_weights`, so that a row with another one's weights selects other keys.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from fuzzgraph.kernel_models.fp8 import SCALE_BYTES, pages_of_rows, quantised
 from fuzzgraph.kernel_models.page_store import store_index_keys
 from fuzzgraph.targets.sglang.attention_model import AttentionModel, Rope, Written
 from fuzzgraph.targets.sglang.release import engine_module, has_module
-from fuzzgraph.world import Batch
+from fuzzgraph.world import VOCAB, Batch
 
 __all__ = ["SelectingModel", "indexer_module"]
 
@@ -33,6 +34,8 @@ _INDEXERS = (
 )
 _DTYPE = torch.bfloat16
 """Of an indexer's keys before they are stored."""
+_HEADS = 2
+"""Of a query: one for what its token prefers, one for what its place does."""
 _BLOCK = 128
 """Columns that share a scale."""
 
@@ -57,13 +60,16 @@ class SelectingModel(AttentionModel):
         self._topk = config.index_topk or config.max_context_len
         self._page = config.page_size
         by_token, by_place = content.index_queries
-        # Each half by itself: the largest column of a query, and so its scale, is the same always.
-        queries = _beside(by_token, by_place[:1]), _beside(by_token[:1], by_place)
-        half = by_token.shape[1]
+        # The largest column of either head, and so its scale, is the same always; no key has it.
+        largest = np.where(np.arange(by_token.shape[1]) < VOCAB, 0, by_token[:1])
+        queries = _beside(by_token, np.zeros_like(by_place[:1])), _beside(largest, by_place)
         (token_queries, scale), (place_queries, _) = map(quantised, queries)
-        self._query_scale = float(scale[0])
-        self.token_queries = self._on_device(token_queries[:, :half])
-        self.place_queries = self._on_device(place_queries[:, half:])
+        self.token_queries = self._on_device(token_queries)
+        self.place_queries = self._on_device(place_queries)
+        self.token_weights, self.place_weights = (
+            self._on_device(torch.from_numpy(signs * scale[0]).float()[:, None])
+            for signs in content.index_weights
+        )
         by_token, by_place = content.index_keys
         self.token_keys = self._on_device(torch.from_numpy(by_token).to(_DTYPE))
         self.place_keys = self._on_device(torch.from_numpy(by_place).to(_DTYPE))
@@ -94,12 +100,9 @@ class SelectingModel(AttentionModel):
         metadata: Any = backend.get_indexer_metadata(layer, forward_batch)
         self._store(_rows(self.token_keys, input_ids, self.place_keys, positions), forward_batch)
         queries = _rows(self.token_queries, input_ids, self.place_queries, positions)
-        weights = torch.full(
-            (len(queries), 1, 1), self._query_scale, dtype=torch.float32, device=queries.device
-        )
-        topk = self.indexer._get_topk_paged(
-            forward_batch, layer, queries.view(torch.float8_e4m3fn)[:, None], weights, metadata
-        )
+        queries = queries.view(torch.float8_e4m3fn).view(len(queries), _HEADS, -1)
+        weights = _rows(self.token_weights, input_ids, self.place_weights, positions)[..., None]
+        topk = self.indexer._get_topk_paged(forward_batch, layer, queries, weights, metadata)
         return {"topk_indices": topk}
 
     def _store(self, keys: torch.Tensor, forward_batch: Any) -> None:
@@ -159,13 +162,13 @@ def _rows(
 
 
 def _indexer(topk: int) -> Any:
-    """The engine's indexer with one head, without the weights of its constructor."""
+    """The engine's indexer with two heads, without the weights of its constructor."""
     module = indexer_module()
     base: Any = module.Indexer
 
     class Indexer(base):  # type: ignore[misc]
         index_topk = topk
-        n_heads = 1
+        n_heads = _HEADS
         block_size = _BLOCK
         scale_fmt = None
         num_init_tokens = num_local_tokens = 0

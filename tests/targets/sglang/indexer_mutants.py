@@ -82,6 +82,12 @@ def plan_of_single_tokens() -> Any:
     return _verifies(_line(_BACKEND, "_apply_cuda_graph_metadata", line, other))
 
 
+def weights_of_other_rows() -> Any:
+    """Each query has the weights of the one that stands as far from the other end."""
+    line = "weights = weights.squeeze(2)"
+    return _verifies(_line(_INDEXER, "_get_topk_paged", line, f"{line}.flip(0)"))
+
+
 _METADATA_V4 = f"{_ATTENTION}.dsv4.metadata"
 _SELECTION_V4 = f"{_ATTENTION}.dsv4.v41_indexer.full_topk"
 

@@ -75,6 +75,12 @@ def test_an_indexer_that_scores_tokens_of_a_row_wrongly_is_found(
     assert found in {(each.oracle, each.buffer) for each in findings}
 
 
+@pytest.mark.parametrize("version", ["0.5.13", "0.5.23"])
+def test_queries_with_weights_of_other_rows_are_found(workers: Workers, version: str) -> None:
+    findings = workers.findings(version, _LONG, f"{_MUTANTS}weights_of_other_rows")
+    assert ("reference", "attention") in {(each.oracle, each.buffer) for each in findings}
+
+
 def test_a_newer_device_has_no_flash_attention_3() -> None:
     with pytest.raises(InvalidCase, match="has no FlashAttention 3"):
         on_blackwell((5,), mode="decode", sparse_kernel="fa3")
