@@ -279,6 +279,17 @@ def test_a_rank_verifies_beside_a_larger_one_and_without_requests(
 
 
 @pytest.mark.sglang
+@pytest.mark.parametrize("version", ["0.5.21", "0.5.22", "0.5.23"])
+def test_a_rank_without_requests_that_takes_no_graph_makes_no_metadata(
+    workers: Workers, version: str
+) -> None:
+    case = beside_a_larger_rank("c1", "graph")
+    idle = ReplayStep(mode="idle", finish=(0,), other_ranks=(3,))
+    case = validate(replace(case, steps=(case.steps[0], idle)))
+    assert workers.findings(version, case, "sglang-dsv41-verify") == ()
+
+
+@pytest.mark.sglang
 def test_a_verify_that_is_not_planned_again_for_other_ranks_is_refused(workers: Workers) -> None:
     mutant = f"{_CANDIDATE_MUTANTS}:planned_before_it_is_padded"
     (finding,) = workers.findings("0.5.23", beside_a_larger_rank("c1", "eager"), mutant)

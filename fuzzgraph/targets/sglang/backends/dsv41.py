@@ -55,7 +55,9 @@ are made of."""
 _FLOAT_LOGITS: Mapping[str, str] = {"SGLANG_OPT_DSV41_BF16_INDEX_LOGITS": "0"}
 _DSPARK: Mapping[str, Any] = {
     "speculative_algorithm": "DSPARK",
-    "speculative_eagle_topk": None,
+    # sglang arg_groups/speculative_hook.py, _handle_dspark: both are 1, whatever is asked for
+    "speculative_num_steps": 1,
+    "speculative_eagle_topk": 1,
 }
 _DRAFTED = "sglang.srt.speculative.dflash_info"
 """What DSpark's verifies hand over is defined there, as DFLASH's (sglang dspark_verify.py)."""

@@ -185,8 +185,7 @@ def _verify_input(batch: Batch, runner: ModelRunner, lens: IntArray) -> Any:
     hidden = engine_module("sglang.srt.model_executor.forward_batch_info").CaptureHiddenMode
     args = runner.server_args
     tree = dict.fromkeys(("index", "next_token", "next_sibling", "cum_len"))
-    branches = args.speculative_eagle_topk or 1  # None: drafts of no EAGLE model
-    if branches > 1 and runner.mambaish_config is not None:
+    if args.speculative_eagle_topk > 1 and runner.mambaish_config is not None:
         # Layers with a state read them; others do not before sampling.
         first, sibling = children(batch, args.speculative_num_draft_tokens)
         tree |= {
