@@ -99,11 +99,11 @@ class Worlds:
 
         Fresh memory is poisoned for the home world, whatever world its neighbours are in.
         """
-        expected = self._plan.expected(self._home)
+        expected = self._plan.expected(self._home).clone()
         for region in self._layout.persistent:
             world = self._region_worlds.get(id(region), self._resident)
             if world != self._home:
-                expected = self._plan.assign(expected, [region], world)
+                self._plan.expect(expected, region, world)
         return expected
 
     def _scratch_plan(self) -> ZonePlan:
@@ -165,10 +165,20 @@ class Worlds:
         # The usual case, all regions at once, needs no expectation mixed from two worlds.
         if len(regions) == len(self._layout.persistent):
             self._expected = plan.expected(world)
+            plan.write(self._expected)
         else:
-            self._expected = plan.assign(self._expectation(plan), regions, world)
+            # Region by region: thousands are moved one by one where the memory to blame is
+            # searched for, and to write all zones for each of them took minutes.
+            self._expected = self._own_expectation(plan)
+            for region in regions:
+                plan.expect(self._expected, region, world)
+                plan.write_zones_of(region, self._expected)
         self._region_worlds.update((id(region), world) for region in regions)
-        plan.write(self._expected)
+
+    def _own_expectation(self, plan: ZonePlan) -> torch.Tensor:
+        """What zones must hold, in a tensor that nobody else reads."""
+        expected = self._expectation(plan)
+        return expected.clone() if plan.is_shared(expected) else expected
 
     def zones_and_pool(self, world: int) -> Perturbation:
         """All red zones and the content of the graph pool at once."""

@@ -7,6 +7,7 @@ out there, so that an overrun by a single byte is seen.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import Literal, cast
 
 import numpy as np
@@ -82,12 +83,32 @@ class ZonePlan:
         rows.index_copy_(0, self.index[self._partial :], expected[self._partial :])
         rows.index_copy_(0, edges, kept | expected[: self._partial])
 
-    def assign(self, expected: torch.Tensor, regions: Sequence[Region], world: int) -> torch.Tensor:
-        """A copy of `expected` in which the zones of these regions are those of `world`."""
-        wanted = set(map(id, regions))
-        chosen = np.repeat(np.array([id(each) in wanted for each in self._regions]), self._counts)
-        mask = torch.from_numpy(chosen).to(expected.device).unsqueeze(1)
-        return torch.where(mask, self.expected(world), expected)
+    def is_shared(self, expected: torch.Tensor) -> bool:
+        """Whether this is what `expected` gives to all."""
+        return any(expected is each for each in self._expected.values())
+
+    def expect(self, expected: torch.Tensor, region: Region, world: int) -> None:
+        """Change `expected` to the zones of a region in `world`, and nothing else of it."""
+        for part in self._parts[id(region)]:
+            expected[part] = self.expected(world)[part]
+
+    def write_zones_of(self, region: Region, expected: torch.Tensor) -> None:
+        """Fill the zones of one region alone, as `write` fills all."""
+        rows = self._arena.rows
+        for part in self._parts[id(region)]:
+            at, wanted = self.index[part], expected[part]
+            if part.start < self._partial:
+                wanted = rows.index_select(0, at) & ~self._mask[part] | wanted
+            rows.index_copy_(0, at, wanted)
+
+    @cached_property
+    def _parts(self) -> dict[int, list[slice]]:
+        """Region's `id` -> where its rows stand in `index`; a cut row stands for itself."""
+        found: dict[int, list[slice]] = {}
+        stops = np.cumsum(self._counts).tolist()
+        for region, count, stop in zip(self._regions, self._counts.tolist(), stops, strict=True):
+            found.setdefault(id(region), []).append(slice(stop - count, stop))
+        return found
 
 
 def _rows_between(

@@ -137,6 +137,34 @@ def test_zones_can_be_changed_region_by_region() -> None:
     assert [hit.region for hit in memory.zone_hits("replay")] == ["second"]
 
 
+def test_zones_that_are_changed_one_by_one_hold_what_all_at_once_hold() -> None:
+    memory = GuardedMemory()
+    buffers = [guarded(memory, count) for count in (5, 64, 6)]
+    home = memory.snapshot()
+    for change in memory.zone_perturbations(1):
+        change.apply()
+    assert memory.zones_intact()
+    one_by_one = [beyond(each, each.numel(), 3).tolist() for each in buffers]
+
+    memory.restore(home)
+    assert memory.zones_intact()
+    memory.zone_perturbation(1).apply()
+
+    assert one_by_one == [beyond(each, each.numel(), 3).tolist() for each in buffers]
+
+
+def test_changing_one_zone_writes_no_other() -> None:
+    memory = GuardedMemory()
+    first, second = guarded(memory, 5), guarded(memory, 6)
+    memory.name_regions({"first": first, "second": second})
+    changes = {change.region: change for change in memory.zone_perturbations(1)}
+    beyond(first, 5, 1).fill_(9)
+
+    changes["red zone of second"].apply()
+
+    assert beyond(first, 5, 1).tolist() == [9]  # thousands are changed one by one: all took minutes
+
+
 def test_an_allocation_in_a_perturbed_world_keeps_the_zones_intact() -> None:
     memory = GuardedMemory()
     guarded(memory, 5)
