@@ -152,8 +152,8 @@ def by_severity(finding: Finding) -> int:
     return list(SEVERITIES).index(finding.severity) + bool(finding.unserved) * len(SEVERITIES)
 
 
-_PLACES = re.compile(r", (?![^()]*\))")
-"""Between places, of which some have a comma in parentheses."""
+_PLACE = re.compile(r"(?:\([^()]*\)|,(?! )|[^,])+")
+"""One place, of which some have a comma in parentheses; in one walk, for there may be thousands."""
 _NAMED_PLACES = 3
 
 
@@ -163,7 +163,7 @@ def a_few_places(places: str) -> str:
     >>> a_few_places("a, b (rows of others, or beyond), c, d, e")
     'a, b (rows of others, or beyond), c and 2 more'
     """
-    found = _PLACES.split(places)
+    found = [each.removeprefix(" ") for each in _PLACE.findall(places)]
     more = len(found) - _NAMED_PLACES
     if more <= 1:
         return places

@@ -110,14 +110,8 @@ def experts(fields: Fields, can: Capabilities, pins: Pins, draws: Draws) -> None
 
 def _quantisation(fields: Fields, can: Capabilities, draws: Draws) -> object:
     """Weights in the model's dtype in half of the configs of a target that may have others, and
-    in those where a server has no others.
-
-    A scale that is found for all tokens is drawn on one rank alone: on several, releases from
-    0.5.19 to 0.5.23 take it from undefined memory as well
-    (reports/findings/sglang-moe-dynamic-scale.md).
-    """
-    alone = fields["ep_size"] == 1
-    plain, *others = (kind for kind in can.expert_quantisations if alone or kind != "fp8_dynamic")
+    in those where a server has no others."""
+    plain, *others = can.expert_quantisations
     apart = fields["dtype"] == "float32" or fields["expert_activation"] != "silu"
     if apart or not others or not draws.percent("expert_quantisation", 50):
         return plain

@@ -20,6 +20,9 @@ from fuzzgraph.world import Batch
 # possible results agrees with itself every other time, so one repetition would miss half of the
 # nondeterministic ones; three miss one in eight.
 _AGAIN = 3
+_MOST_BLAMED = 1000
+"""Places that are blamed together. More than that were not found by any half: nobody can look them
+over, and a value that memory of no place decides differs by chance."""
 
 
 class Attribution:
@@ -105,7 +108,8 @@ class Attribution:
     def _find_blamed(
         self, step: StepRecord, before: Snapshot, candidates: list[Perturbation], run: RunKind
     ) -> dict[str, str]:
-        """Output or field that differs in this run -> the changed places that it depends on."""
+        """Output or field that differs in this run -> the changed places that it depends on; one
+        for which the search found no few places is left out."""
         open_names = set(_differing(step.runs[run], step.runs["replay"]))
         blamed: dict[str, str] = {}
         while open_names:
@@ -113,8 +117,9 @@ class Attribution:
             # A small part need not change any name by itself. It is then blamed for all names that
             # are left, so that the loop ends.
             explained = open_names & self._changed_by(step, before, blamed_part) or set(open_names)
-            places = ", ".join(change.region for change in blamed_part)
-            blamed.update(dict.fromkeys(explained, places))
+            if len(blamed_part) <= _MOST_BLAMED:
+                places = ", ".join(change.region for change in blamed_part)
+                blamed.update(dict.fromkeys(explained, places))
             open_names -= explained
         return blamed
 
