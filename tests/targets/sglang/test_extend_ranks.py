@@ -116,8 +116,9 @@ def test_slots_of_a_window_are_too_few_for_a_padded_batch(workers: Workers, back
     assert "indices must be [12]; got [3]" in " ".join(each.message for each in found)
 
 
-def test_a_plan_grew_with_its_batch_up_to_0_5_22(workers: Workers) -> None:
-    (found,) = workers.findings("0.5.22", beside_ranks("nsa"), target("nsa"))
+@pytest.mark.parametrize("version", ["0.5.19", "0.5.22"])
+def test_a_plan_grew_with_its_batch_up_to_0_5_22(workers: Workers, version: str) -> None:
+    (found,) = workers.findings(version, beside_ranks("nsa"), target("nsa"))
     assert "context_lens must be [12, 1]; got [3, 1]" in found.message
 
 
