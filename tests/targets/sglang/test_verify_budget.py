@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fuzzgraph.case import BatchRow, ReplayStep
+from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, validate
 from tests.targets.sglang.hybrid_cases import NEWEST, found
 from tests.targets.sglang.released import Workers
 from tests.targets.sglang.test_dflash import BACKENDS, case, least_page
@@ -107,6 +107,25 @@ def test_the_last_row_of_a_graph_may_have_more_tokens_than_kernels_are_told(
     shown = found(workers, NEWEST, of, target)
     assert ("metadata", named) in shown
     assert not {clause for clause, _ in shown} & {"computes", "writes"}
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+def test_a_last_row_at_the_end_of_the_context_has_keys_behind_its_page_table(
+    workers: Workers,
+) -> None:
+    """See reports/findings/sglang-ragged-verify-last-row.md."""
+    row = BatchRow(request=0, seq_len=64, new_tokens=2)
+    config = EngineConfig(
+        modes=("target_verify",), capture_bs=(1,), max_context_len=64, kv_pool_pages=264,
+        draft_tokens=4, cpu_seq_lens=True, verify_budget="compact",
+    )  # fmt: skip
+    steps = (ReplayStep(mode="target_verify", rows=(row,)),)
+    of = validate(Case(schema_version=1, config=config, steps=steps))
+    shown = workers.findings(NEWEST, of, "sglang-dspark-verify-fa3")
+    assert "max_seqlen_q" not in {one.buffer for one in shown}
+    (table,) = (one for one in shown if one.buffer == "backend.forward_metadata.page_table")
+    assert "(64 elements): program (64, 0, 0) at element +64" in table.message
 
 
 @pytest.mark.sglang
