@@ -173,6 +173,8 @@ def coherent(fields: Fields, can: Capabilities, draws: Draws, pins: Pins = ()) -
         _platform(fields, can, draws)
     if "logit_cap" not in dict(pins):
         _logit_cap(fields, can, draws)
+    if not {"final_logit_cap", "returned_hidden"} & dict(pins).keys():
+        _model_head(fields, can, draws)
     if "layer_types" not in dict(pins):
         _layer_types(fields, can, draws)
     if "even_ranks" not in dict(pins):
@@ -277,6 +279,16 @@ def _logit_cap(fields: Fields, can: Capabilities, draws: Draws) -> None:
         caps = can.logit_caps[1:]
         if caps and draws.percent("logit_cap", 20):
             fields["logit_cap"] = draws.pick("logit_cap", caps)
+
+
+def _model_head(fields: Fields, can: Capabilities, draws: Draws) -> None:
+    """Half of the configs of a target with a head cap its logits, and each kind of hidden states is
+    handed out by as many."""
+    caps = can.final_logit_caps[1:]
+    if caps and draws.percent("final_logit_cap", 50):
+        fields["final_logit_cap"] = draws.pick("final_logit_cap", caps)
+    if len(can.returned_hidden) > 1:
+        fields["returned_hidden"] = draws.pick("returned_hidden", can.returned_hidden)
 
 
 _WINDOW_ORDERS = ("sff", "sfs")

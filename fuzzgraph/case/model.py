@@ -293,6 +293,20 @@ class EngineConfig(Record, frozen=True, kw_only=True):
     )] = 0
     """What attention's logits stay below, by `cap * tanh(logit / cap)`, as Gemma 2 and Grok have
     it; 0: they are not capped."""
+    final_logit_cap: Annotated[int, Dimension(
+        bounds=(0, 1024), needs=Sizes("final_logit_caps", widest=(0, 2, 4)),
+        label="final logit cap {}", only_in=("decode", "target_verify"), group="features"
+    )] = 0
+    """What the logits of a model's head stay below, likewise, as Gemma 2 has it; 0: they are not
+    capped."""
+    returned_hidden: Annotated[Literal["none", "full", "last", "aux"], Dimension(
+        needs=OneOf("returned_hidden"), label="returned hidden states {}",
+        only_in=("decode", "target_verify"), group="features"
+    )] = "none"
+    """Which hidden states a model with a head hands out beside logits: in decodes those that a
+    server returns to its clients, of all tokens (`full`) or of last ones (`last`), or `none`; in
+    verifies those for the drafts that follow, of the last layer (`none` more than these) or of
+    several (`aux`), as EAGLE-3 has it."""
     platform: Annotated[Literal["cuda", "rocm"], Dimension(
         needs=OneOf("platforms"), label="platform {}", group="kernels"
     )] = "cuda"

@@ -30,6 +30,7 @@ from fuzzgraph.case import (
 from fuzzgraph.compressor_layer import compressor_outputs
 from fuzzgraph.content import DTYPES, content_for
 from fuzzgraph.expert_layer import EXPERTS, OF_RANKS, expert_outputs, rank_outputs
+from fuzzgraph.language_head import LOGITS, head_outputs
 from fuzzgraph.recurrent_layers.channel_decay import channel_outputs
 from fuzzgraph.recurrent_layers.decayed_attention import linear_outputs
 from fuzzgraph.recurrent_layers.delta_recurrence import LONGEST_ROW
@@ -134,6 +135,8 @@ def expected(
         outputs |= _adapted(batch, config, torch.float64)
     if config.num_experts and batch.mode != "draft":
         outputs |= _experts(batch, config, torch.float64)
+    if _has_head(promised):
+        outputs |= head_outputs(layers["attention"], config, torch.float64)
     if _has_layers(batch, promised):
         found, entered = layer_outputs(batch, config, torch.float64)
         outputs, bound = outputs | found, max(bound, entered)
@@ -168,6 +171,8 @@ def yardstick(
         outputs |= _adapted(batch, config, DTYPES[config.dtype])
     if config.num_experts and batch.mode != "draft":
         outputs |= _experts(batch, config, DTYPES[config.dtype])
+    if _has_head(promised):
+        outputs |= head_outputs(layers["attention"], config, DTYPES[config.dtype])
     if _has_layers(batch, promised):
         outputs |= layer_outputs(batch, config, DTYPES[config.dtype])[0]
     return {name: value for name, value in outputs.items() if value.dtype.is_floating_point}
@@ -189,6 +194,11 @@ def _experts(batch: Batch, config: EngineConfig, dtype: torch.dtype) -> dict[str
     if config.dp_size > 1:
         found[OF_RANKS] = rank_outputs(batch, config, dtype)
     return found
+
+
+def _has_head(promised: Collection[str] | None) -> bool:
+    """Whether the model has a head, which no config says."""
+    return promised is not None and LOGITS in promised
 
 
 def _has_layers(batch: Batch, promised: Collection[str] | None) -> bool:

@@ -27,6 +27,13 @@ from fuzzgraph.content import DTYPES, STATE_WIDTH, hidden_width
 from fuzzgraph.draft_head import LOGITS
 from fuzzgraph.expert_columns import EXPERT_WIDTH
 from fuzzgraph.expert_layer import EXPERTS, OF_RANKS, expert_coarseness, rank_sizes
+from fuzzgraph.language_head import (
+    HIDDEN,
+    VOCABULARY,
+    logits_coarseness,
+    returned_columns,
+)
+from fuzzgraph.language_head import LOGITS as HEAD_LOGITS
 from fuzzgraph.observation import Observation
 from fuzzgraph.pooled_blocks import levels
 from fuzzgraph.recurrent_layers.channel_decay import CHANNEL_OUTPUT
@@ -113,6 +120,8 @@ def rounding_of(name: str, config: EngineConfig) -> Rounding:
     dtype = torch.float32 if of_first(name) in _WIDE else DTYPES[config.dtype]
     if name in (EXPERTS, OF_RANKS):
         return Rounding(dtype, absolute=expert_coarseness(config, dtype))
+    if name == HEAD_LOGITS:
+        return Rounding(dtype, absolute=logits_coarseness(dtype))
     if name == ADAPTED_EXPERTS:
         return Rounding(dtype, *adapted_expert_coarseness(dtype))
     if name in (ADAPTED, ADAPTED_OF_RANKS):
@@ -135,6 +144,11 @@ def output_spec(
     dtypes = (rounding_of(name, config).dtype,)
     if name in (*attention_outputs(config), DENSE_OUTPUT, "mixed"):
         return OutputSpec(_token_rows(seen, batch, config), heads, dtypes)
+    if name == HEAD_LOGITS:  # engines widen them before they sample
+        rows = _token_rows(seen, batch, config)
+        return OutputSpec(rows, (VOCABULARY,), (torch.float32,))
+    if name == HIDDEN:
+        return OutputSpec(_token_rows(seen, batch, config), (returned_columns(config),), dtypes)
     if name == LAST_ATTENTION:
         # Of an idle rank's made-up requests no logits are asked for.
         return OutputSpec(batch.raw_bs, heads, dtypes) if batch.raw_bs else None

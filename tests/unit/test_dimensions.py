@@ -75,6 +75,8 @@ FOLLOWING = {"kv_pool_pages", "num_kv_heads", "v_head_dim", "spec_steps", "draft
     "verify_budget",
     "backend_beside",
     "logit_cap",
+    "final_logit_cap",
+    "returned_hidden",
     "layer_types",
     "platform",
     "trtllm_kernel",

@@ -75,6 +75,7 @@ _RULES: tuple[Callable[[EngineConfig], None], ...] = (
     drafts.check_draft_model,
     drafts.check_branches,
     drafts.check_draft_window,
+    servers.check_returned_hidden,
     servers.check_experts,
     adapters.check_adapters,
     prompts.check_prefill,

@@ -47,6 +47,22 @@ def check_even_ranks(config: EngineConfig) -> None:
         )
 
 
+_RETURNED_IN = {"full": "decode", "last": "decode", "aux": "target_verify"}
+"""Hidden states that a model hands out, and in which mode it is a question whether it does."""
+
+
+def check_returned_hidden(config: EngineConfig) -> None:
+    """Servers return those of decodes, and EAGLE-3 reads those of verifies."""
+    mode = _RETURNED_IN.get(config.returned_hidden)
+    if mode is not None and config.modes != (mode,):
+        refuse(
+            "config.returned_hidden",
+            config.returned_hidden,
+            f"needs modes=[{mode!r}]; got {list(config.modes)}",
+            "Change one of them, or use 'none'.",
+        )
+
+
 def check_experts(config: EngineConfig) -> None:
     """Experts are shared out evenly, over ranks that all compute the same tokens: those of one
     rank, or those that data-parallel ranks have gathered."""

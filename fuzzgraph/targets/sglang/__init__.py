@@ -128,6 +128,8 @@ TARGETS = (
          releases="0.5.18 on"),
     _row("lightning-piecewise", "runners.hybrid_prefill", "LightningPrefillTarget",
          kind="tc_piecewise", releases="0.5.18 to 0.5.21"),
+    _row("logits", "backends.logits", "LogitsTarget", mode="decode"),
+    _row("logits-verify", "backends.logits", "LogitsTarget", mode="target_verify"),
     _row("lora", "backends.lora", "LoraTarget", kernels="triton"),
     _row("lora-chunked", "backends.lora", "LoraTarget", kernels="csgmv"),
     _row("lora-v2", "backends.lora_v2", "LoraV2Target", releases="0.5.23 on"),

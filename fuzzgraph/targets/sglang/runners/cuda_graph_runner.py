@@ -14,9 +14,10 @@ from typing import Any
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.offline.cuda_graph import POOL
+from fuzzgraph.targets.offline.patching import replaced_names
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.release import engine_module
-from fuzzgraph.targets.sglang.runners.base import RunnerDriver
+from fuzzgraph.targets.sglang.runners.base import RunnerDriver, execute
 from fuzzgraph.targets.sglang.runners.capture import on_device, recorded
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner, no_forward
 
@@ -55,3 +56,14 @@ class CudaGraphRunnerDriver(RunnerDriver):
         graph = self._engine.graphs[self._engine.bs]
         graph.replay()
         return graph.captured.outputs
+
+    def handed_out(self, forward_batch: Any, replayed: Any) -> Any:
+        engine = self._engine
+        replay = Stub(replay=lambda: None)
+        done = {
+            "graphs": {engine.bs: replay},
+            "output_buffers": {engine.bs: replayed},
+            "replay_prepare": lambda *_: None,
+        }
+        with replaced_names([engine], done):
+            return execute(engine, forward_batch)

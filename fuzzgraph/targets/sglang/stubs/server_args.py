@@ -125,7 +125,7 @@ class Configuration:
         if config.even_ranks:
             values |= {"moe_a2a_backend": "pplx"}
         values |= split_backends.arguments(config, backend)
-        values |= {name: value for name, value in more.items() if _is_argument(name)}
+        values |= {name: value for name, value in more.items() if is_argument(name)}
         self.server_args = _arguments(values)
         if config.state_track_interval and "target_verify" in config.modes:
             # Behind multiples of its kernels' chunk, of 64 tokens, and of the interval a server
@@ -185,7 +185,7 @@ def _data_parallel(config: EngineConfig) -> dict[str, Any]:
     """
     ranks = config.dp_size * config.attn_tp_size
     shared = {"tp_size": ranks, "ep_size": ranks, "enable_dp_lm_head": True}
-    if _is_argument("attn_dp_size"):
+    if is_argument("attn_dp_size"):
         return {**shared, "attn_dp_size": config.dp_size}
     return {**shared, "dp_size": config.dp_size, "enable_dp_attention": True}
 
@@ -214,7 +214,8 @@ def _rings(config: EngineConfig) -> dict[str, Any]:
     }
 
 
-def _is_argument(name: str) -> bool:
+def is_argument(name: str) -> bool:
+    """Whether a server of this release can be given it."""
     kinds = engine_module(_ARGUMENTS).ServerArgs.__mro__
     return any(name in vars(kind).get("__annotations__", {}) for kind in kinds)
 

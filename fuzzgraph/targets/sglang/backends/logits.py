@@ -1,0 +1,139 @@
+"""A model's head behind Triton attention: logits and hidden states of decodes and verifies.
+
+The head is the engine's own, see `logits_model`, and so is what its graph runner hands on of a
+replay, and its model runner of a forward without a graph: rows of requests alone. Logits of all
+graphs lie in one buffer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import torch
+
+from fuzzgraph.case import EngineConfig, Mode
+from fuzzgraph.language_head import HIDDEN, LOGITS, VOCABULARY
+from fuzzgraph.observation import Observation
+from fuzzgraph.ports import GraphEngine
+from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu, tensors_claim_cuda
+from fuzzgraph.targets.sglang.backends.triton import (
+    OF_ONE_RANK,
+    TritonSession,
+    TritonTarget,
+    triton_backend,
+)
+from fuzzgraph.targets.sglang.decode_session import DATA_RANKS
+from fuzzgraph.targets.sglang.forward_batch.data_ranks import cut_for_rank
+from fuzzgraph.targets.sglang.logits_model import HEADS, PROCESSOR, LogitsModel
+from fuzzgraph.targets.sglang.release import SGLANG, engine_module
+from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
+from fuzzgraph.targets.sglang.stubs.server_args import is_argument
+from fuzzgraph.world import Batch
+
+_LAST = "return_hidden_states_mode"
+"""The argument of a server that returns hidden states of last tokens alone."""
+_CASTS = "_copy_logits_to_buffer"
+"""Where the processor casts, and caps what it casts, by kernels if its tensors lie on a GPU."""
+_INFO = "sglang.srt.model_executor.forward_batch_info"
+
+
+class LogitsSession(TritonSession):
+    """One layer, one head and one decode runner with its captured graphs."""
+
+    model_class = LogitsModel
+
+    def _server_arguments(self, config: EngineConfig) -> Mapping[str, Any]:
+        kept = config.returned_hidden
+        returned = {"enable_return_hidden_states": True}
+        return {
+            "none": {},
+            "full": returned,
+            "last": {**returned, _LAST: "last"},
+            "aux": {"speculative_algorithm": "EAGLE3"},
+        }[kept]
+
+    def engine_runs(self, batch: Batch | None = None) -> contextlib.AbstractContextManager[None]:
+        return cuda_on_cpu()
+
+    def _open_backend(self, runner: ModelRunner) -> Any:
+        model = runner.model
+        assert isinstance(model, LogitsModel)
+        self._use()
+        model.open_head()
+        runner.model_config.vocab_size = VOCABULARY  # of the buffer that graphs write logits to
+        return triton_backend(runner)
+
+    def _translate(self, batch: Batch) -> Any:
+        """A server that returns hidden states asks each batch for them (sglang 0.5.23
+        ForwardBatch.init_new; before, each of these cases' requests asks)."""
+        given = super()._translate(batch)
+        if self._config.returned_hidden in ("full", "last"):
+            mode = engine_module(_INFO).CaptureHiddenMode
+            given.capture_hidden_mode = mode[self._config.returned_hidden.upper()]
+        return given
+
+    def replay(self, batch: Batch) -> None:
+        super().replay(batch)
+        if not self.ran_eagerly:
+            with self.engine_runs(batch):
+                self._outputs = self.runner.handed_out(self._last_batch, self._outputs)
+
+    def _forward_eagerly(self) -> None:
+        super()._forward_eagerly()
+        if self._padded_eagerly and self._outputs is not None:
+            # The batch itself stays padded: its fields are judged as the forward had them.
+            cut_for_rank(copy.copy(self._last_batch), self._outputs)
+
+    def observe(self, batch: Batch) -> Observation:
+        seen = super().observe(batch)
+        seen.shown_tokens = batch.num_tokens
+        return seen
+
+    @property
+    def _returns_hidden(self) -> bool:
+        """A verify needs hidden states for drafts that follow, whatever the server returns."""
+        return self._verifies or self._config.returned_hidden != "none"
+
+    def promised_outputs(self, mode: Mode) -> tuple[str, ...]:
+        if mode == "idle":
+            return ()
+        return (LOGITS, HIDDEN) if self._returns_hidden else (LOGITS,)
+
+    def named_outputs(self, outputs: Any) -> dict[str, torch.Tensor]:
+        found = {LOGITS: outputs.next_token_logits, HIDDEN: outputs.hidden_states}
+        return {name: shown.clone() for name, shown in found.items() if shown is not None}
+
+
+class LogitsTarget(TritonTarget):
+    """A model's head on the sglang release that this process holds."""
+
+    def __init__(self, name: str, mode: Literal["decode", "target_verify"]) -> None:
+        super().__init__(name, mode)
+        self.about = f"logits and hidden states behind Triton attention, {mode} graphs"
+        kept = ("none", "aux") if mode == "target_verify" else ("none", "full", "last")
+        self.capabilities = self.capabilities.replace(
+            modes=(mode, "idle"),
+            layer_types=False,
+            final_logit_caps=(0, 2),
+            returned_hidden=kept,
+            **{**OF_ONE_RANK, **DATA_RANKS},
+        )
+
+    def unserved(self, config: EngineConfig) -> str | None:
+        if config.returned_hidden == "last" and not is_argument(_LAST):
+            return "returned_hidden='last' is an option of later releases"
+        return super().unserved(config)
+
+    def open_session(self, config: EngineConfig, graphs: GraphEngine) -> LogitsSession:
+        return LogitsSession(config, graphs)
+
+    def load(self) -> None:
+        super().load()
+        with cuda_on_cpu():
+            SGLANG.load(PROCESSOR, HEADS)
+        processor = engine_module(PROCESSOR).LogitsProcessor
+        if not torch.cuda.is_available() and hasattr(processor, _CASTS):
+            setattr(processor, _CASTS, tensors_claim_cuda(getattr(processor, _CASTS)))
