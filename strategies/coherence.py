@@ -173,7 +173,7 @@ def coherent(fields: Fields, can: Capabilities, draws: Draws, pins: Pins = ()) -
         _platform(fields, can, draws)
     if "logit_cap" not in dict(pins):
         _logit_cap(fields, can, draws)
-    if not {"final_logit_cap", "returned_hidden"} & dict(pins).keys():
+    if not {"final_logit_cap", "returned_hidden", "gathered_logits"} & dict(pins).keys():
         _model_head(fields, can, draws)
     if "layer_types" not in dict(pins):
         _layer_types(fields, can, draws)
@@ -282,11 +282,16 @@ def _logit_cap(fields: Fields, can: Capabilities, draws: Draws) -> None:
 
 
 def _model_head(fields: Fields, can: Capabilities, draws: Draws) -> None:
-    """Half of the configs of a target with a head cap its logits, and each kind of hidden states is
-    handed out by as many."""
+    """Half of the configs of a target with a head cap its logits, each kind of hidden states is
+    handed out by as many, and three in five of those beside other ranks share it."""
     caps = can.final_logit_caps[1:]
     if caps and draws.percent("final_logit_cap", 50):
         fields["final_logit_cap"] = draws.pick("final_logit_cap", caps)
+    shared = fields["dp_size"] > 1 and 64 % fields["dp_size"] == 0
+    if not (can.gathered_logits and shared):
+        fields["gathered_logits"] = DIMENSIONS["gathered_logits"].default
+    elif draws.percent("gathered_logits", 60):
+        fields["gathered_logits"] = True
     if len(can.returned_hidden) > 1:
         fields["returned_hidden"] = draws.pick("returned_hidden", can.returned_hidden)
 

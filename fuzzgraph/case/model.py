@@ -307,6 +307,12 @@ class EngineConfig(Record, frozen=True, kw_only=True):
     server returns to its clients, of all tokens (`full`) or of last ones (`last`), or `none`; in
     verifies those for the drafts that follow, of the last layer (`none` more than these) or of
     several (`aux`), as EAGLE-3 has it."""
+    gathered_logits: Annotated[bool, Dimension(
+        needs=Switch("gathered_logits"), label="head of all ranks", resets_with="data ranks",
+        only_in=("decode", "target_verify"), group="features"
+    )] = False
+    """Whether data-parallel ranks share a model's head, see `fuzzgraph.language_head`; else each
+    has one of its own."""
     platform: Annotated[Literal["cuda", "rocm"], Dimension(
         needs=OneOf("platforms"), label="platform {}", group="kernels"
     )] = "cuda"

@@ -30,7 +30,7 @@ from fuzzgraph.case import (
 from fuzzgraph.compressor_layer import compressor_outputs
 from fuzzgraph.content import DTYPES, content_for
 from fuzzgraph.expert_layer import EXPERTS, OF_RANKS, expert_outputs, rank_outputs
-from fuzzgraph.language_head import LOGITS, head_outputs
+from fuzzgraph.language_head import LOGITS, LOGITS_OF_RANKS, head_outputs, rank_logits
 from fuzzgraph.recurrent_layers.channel_decay import channel_outputs
 from fuzzgraph.recurrent_layers.decayed_attention import linear_outputs
 from fuzzgraph.recurrent_layers.delta_recurrence import LONGEST_ROW
@@ -136,7 +136,7 @@ def expected(
     if config.num_experts and batch.mode != "draft":
         outputs |= _experts(batch, config, torch.float64)
     if _has_head(promised):
-        outputs |= head_outputs(layers["attention"], config, torch.float64)
+        outputs |= _behind_head(layers["attention"], batch, config, torch.float64)
     if _has_layers(batch, promised):
         found, entered = layer_outputs(batch, config, torch.float64)
         outputs, bound = outputs | found, max(bound, entered)
@@ -172,7 +172,7 @@ def yardstick(
     if config.num_experts and batch.mode != "draft":
         outputs |= _experts(batch, config, DTYPES[config.dtype])
     if _has_head(promised):
-        outputs |= head_outputs(layers["attention"], config, DTYPES[config.dtype])
+        outputs |= _behind_head(layers["attention"], batch, config, DTYPES[config.dtype])
     if _has_layers(batch, promised):
         outputs |= layer_outputs(batch, config, DTYPES[config.dtype])[0]
     return {name: value for name, value in outputs.items() if value.dtype.is_floating_point}
@@ -198,7 +198,17 @@ def _experts(batch: Batch, config: EngineConfig, dtype: torch.dtype) -> dict[str
 
 def _has_head(promised: Collection[str] | None) -> bool:
     """Whether the model has a head, which no config says."""
-    return promised is not None and LOGITS in promised
+    return promised is not None and not {LOGITS, LOGITS_OF_RANKS}.isdisjoint(promised)
+
+
+def _behind_head(
+    out: torch.Tensor, batch: Batch, config: EngineConfig, dtype: torch.dtype
+) -> dict[str, torch.Tensor]:
+    """What a model's head gives, for this rank and for those that share it."""
+    found = head_outputs(out, config, dtype)
+    if config.gathered_logits:
+        found[LOGITS_OF_RANKS] = rank_logits(out, batch, config, dtype)
+    return found
 
 
 def _has_layers(batch: Batch, promised: Collection[str] | None) -> bool:

@@ -29,6 +29,8 @@ from fuzzgraph.expert_columns import EXPERT_WIDTH
 from fuzzgraph.expert_layer import EXPERTS, OF_RANKS, expert_coarseness, rank_sizes
 from fuzzgraph.language_head import (
     HIDDEN,
+    LOGITS_OF_RANKS,
+    PADDED_VOCABULARY,
     VOCABULARY,
     logits_coarseness,
     returned_columns,
@@ -120,7 +122,7 @@ def rounding_of(name: str, config: EngineConfig) -> Rounding:
     dtype = torch.float32 if of_first(name) in _WIDE else DTYPES[config.dtype]
     if name in (EXPERTS, OF_RANKS):
         return Rounding(dtype, absolute=expert_coarseness(config, dtype))
-    if name == HEAD_LOGITS:
+    if name in (HEAD_LOGITS, LOGITS_OF_RANKS):
         return Rounding(dtype, absolute=logits_coarseness(dtype))
     if name == ADAPTED_EXPERTS:
         return Rounding(dtype, *adapted_expert_coarseness(dtype))
@@ -147,6 +149,9 @@ def output_spec(
     if name == HEAD_LOGITS:  # engines widen them before they sample
         rows = _token_rows(seen, batch, config)
         return OutputSpec(rows, (VOCABULARY,), (torch.float32,))
+    if name == LOGITS_OF_RANKS:
+        columns = PADDED_VOCABULARY // config.dp_size
+        return OutputSpec(sum(rank_sizes(batch, config)), (columns,), dtypes)
     if name == HIDDEN:
         return OutputSpec(_token_rows(seen, batch, config), (returned_columns(config),), dtypes)
     if name == LAST_ATTENTION:

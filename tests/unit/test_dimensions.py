@@ -77,6 +77,7 @@ FOLLOWING = {"kv_pool_pages", "num_kv_heads", "v_head_dim", "spec_steps", "draft
     "logit_cap",
     "final_logit_cap",
     "returned_hidden",
+    "gathered_logits",
     "layer_types",
     "platform",
     "trtllm_kernel",

@@ -76,6 +76,7 @@ _RULES: tuple[Callable[[EngineConfig], None], ...] = (
     drafts.check_branches,
     drafts.check_draft_window,
     servers.check_returned_hidden,
+    servers.check_gathered_logits,
     servers.check_experts,
     adapters.check_adapters,
     prompts.check_prefill,

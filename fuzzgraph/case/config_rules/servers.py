@@ -63,6 +63,19 @@ def check_returned_hidden(config: EngineConfig) -> None:
         )
 
 
+def check_gathered_logits(config: EngineConfig) -> None:
+    """Ranks that share a head have as many logits each, of a vocabulary padded to whole blocks of
+    64 (sglang vocab_parallel_embedding.py)."""
+    ranks = config.dp_size
+    if config.gathered_logits and (ranks == 1 or 64 % ranks):
+        refuse(
+            "config.gathered_logits",
+            True,
+            f"needs 2 or more data-parallel ranks, a divisor of 64; got dp_size={ranks}",
+            "Change it, or drop it.",
+        )
+
+
 def check_experts(config: EngineConfig) -> None:
     """Experts are shared out evenly, over ranks that all compute the same tokens: those of one
     rank, or those that data-parallel ranks have gathered."""

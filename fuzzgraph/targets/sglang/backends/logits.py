@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 import torch
 
 from fuzzgraph.case import EngineConfig, Mode
-from fuzzgraph.language_head import HIDDEN, LOGITS, VOCABULARY
+from fuzzgraph.language_head import HIDDEN, LOGITS, LOGITS_OF_RANKS, VOCABULARY
 from fuzzgraph.observation import Observation
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu, tensors_claim_cuda
+from fuzzgraph.targets.offline.patching import replaced_names
 from fuzzgraph.targets.sglang.backends.triton import (
     OF_ONE_RANK,
     TritonSession,
@@ -31,12 +32,14 @@ from fuzzgraph.targets.sglang.logits_model import HEADS, PROCESSOR, LogitsModel
 from fuzzgraph.targets.sglang.release import SGLANG, engine_module
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 from fuzzgraph.targets.sglang.stubs.server_args import is_argument
+from fuzzgraph.targets.sglang.stubs.tp_groups import with_own_storage
 from fuzzgraph.world import Batch
 
 _LAST = "return_hidden_states_mode"
 """The argument of a server that returns hidden states of last tokens alone."""
 _CASTS = "_copy_logits_to_buffer"
 """Where the processor casts, and caps what it casts, by kernels if its tensors lie on a GPU."""
+_GATHERS = "compute_dp_attention_metadata"
 _INFO = "sglang.srt.model_executor.forward_batch_info"
 
 
@@ -48,21 +51,23 @@ class LogitsSession(TritonSession):
     def _server_arguments(self, config: EngineConfig) -> Mapping[str, Any]:
         kept = config.returned_hidden
         returned = {"enable_return_hidden_states": True}
-        return {
+        shared = {"enable_dp_lm_head": False} if config.gathered_logits else {}
+        returns: Mapping[str, Any] = {
             "none": {},
             "full": returned,
             "last": {**returned, _LAST: "last"},
             "aux": {"speculative_algorithm": "EAGLE3"},
         }[kept]
+        return {**shared, **returns}
 
     def engine_runs(self, batch: Batch | None = None) -> contextlib.AbstractContextManager[None]:
-        return cuda_on_cpu()
+        return _with_own_buffers() if self._config.gathered_logits else cuda_on_cpu()
 
     def _open_backend(self, runner: ModelRunner) -> Any:
         model = runner.model
         assert isinstance(model, LogitsModel)
         self._use()
-        model.open_head()
+        model.open_head(runner.configuration.everyone)
         runner.model_config.vocab_size = VOCABULARY  # of the buffer that graphs write logits to
         return triton_backend(runner)
 
@@ -92,19 +97,59 @@ class LogitsSession(TritonSession):
         seen.shown_tokens = batch.num_tokens
         return seen
 
+    def plan(self) -> dict[str, object]:
+        """Rows of the head's product, by which a matrix product may sum in another order: those of
+        all ranks that share it, which without a graph have as many as they need."""
+        return {**super().plan(), "head_rows": self._head_rows()}
+
+    def _head_rows(self) -> int:
+        shares = self._config.gathered_logits
+        if not self.ran_eagerly:
+            ranks = self._config.dp_size if shares else 1
+            return self._padded_tokens(self.runner.padded_bs) * ranks
+        given = self._last_batch
+        return sum(given.global_num_tokens_for_logprob_cpu) if shares else len(given.input_ids)
+
     @property
     def _returns_hidden(self) -> bool:
         """A verify needs hidden states for drafts that follow, whatever the server returns."""
         return self._verifies or self._config.returned_hidden != "none"
 
     def promised_outputs(self, mode: Mode) -> tuple[str, ...]:
+        of_ranks = (LOGITS_OF_RANKS,) if self._config.gathered_logits else ()
         if mode == "idle":
-            return ()
-        return (LOGITS, HIDDEN) if self._returns_hidden else (LOGITS,)
+            return of_ranks
+        return (LOGITS, *((HIDDEN,) if self._returns_hidden else ()), *of_ranks)
+
+    @property
+    def computes_for_others(self) -> bool:  # type: ignore[override]
+        return self._config.gathered_logits
+
+    def shown_outputs(self) -> dict[str, torch.Tensor]:
+        found = super().shown_outputs()
+        if self._config.gathered_logits:
+            assert isinstance(self._attention, LogitsModel) and self._past is not None
+            assert self._attention.ranks is not None
+            found[LOGITS_OF_RANKS] = self._attention.ranks.given(self._past[0])
+        return found
 
     def named_outputs(self, outputs: Any) -> dict[str, torch.Tensor]:
         found = {LOGITS: outputs.next_token_logits, HIDDEN: outputs.hidden_states}
         return {name: shown.clone() for name, shown in found.items() if shown is not None}
+
+
+@contextlib.contextmanager
+def _with_own_buffers() -> Iterator[None]:
+    """Inside, the buffer that ranks gather hidden states in is an allocation of its own."""
+    metadata = engine_module(PROCESSOR).LogitsMetadata
+    compute = metadata.compute_dp_attention_metadata
+
+    def computed(self: Any) -> None:
+        compute(self)
+        self.gathered_buffer = with_own_storage(self.gathered_buffer)
+
+    with cuda_on_cpu(), replaced_names([metadata], {_GATHERS: computed}):
+        yield
 
 
 class LogitsTarget(TritonTarget):
@@ -118,6 +163,7 @@ class LogitsTarget(TritonTarget):
             modes=(mode, "idle"),
             layer_types=False,
             final_logit_caps=(0, 2),
+            gathered_logits=True,
             returned_hidden=kept,
             **{**OF_ONE_RANK, **DATA_RANKS},
         )

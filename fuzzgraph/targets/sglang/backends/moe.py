@@ -60,6 +60,7 @@ from fuzzgraph.targets.sglang.stubs.quantised_experts import (
     has_quantised_experts,
     quantise_as_on_cuda,
 )
+from fuzzgraph.targets.sglang.stubs.tp_groups import with_own_storage
 from fuzzgraph.world import Batch
 
 _RANKS_SINCE = (0, 5, 12)
@@ -268,9 +269,7 @@ def _beside_ranks(config: EngineConfig) -> Iterator[None]:
 
 
 def _apart(allocate: Callable[..., torch.Tensor], *args: Any, **more: Any) -> torch.Tensor:
-    """A tensor with a storage of its own, as each allocation of a device has one: guarded tensors
-    share theirs, and the engine looks whether two alias by it (dp_attention.py, dp_scatter)."""
-    return torch.utils.dlpack.from_dlpack(allocate(*args, **more))
+    return with_own_storage(allocate(*args, **more))
 
 
 _MODEL_SIZES: Mapping[str, Any] = MappingProxyType({"dtypes": ("float16",), "attentions": ("mha",)})

@@ -15,6 +15,7 @@ import torch
 from fuzzgraph.adapted_layer import ADAPTED_INPUT
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.expert_columns import EXPERT_WIDTH
+from fuzzgraph.language_head import hidden_columns
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.release import engine_module, has_module
 
@@ -112,6 +113,8 @@ def size_gathered_rows(config: EngineConfig, device: str) -> None:
 
 
 def _hidden_size(config: EngineConfig) -> int:
+    if config.gathered_logits:
+        return hidden_columns(config)
     if config.num_experts:
         return EXPERT_WIDTH
     return ADAPTED_INPUT if config.max_loras else config.num_q_heads * config.head_dim
@@ -131,6 +134,14 @@ def rank_of(config: EngineConfig, group: Group) -> dict[str, Any]:
         "pp_group": Group(),
         "tp_group": group,
     }
+
+
+def with_own_storage(tensor: torch.Tensor) -> torch.Tensor:
+    """The same memory with a storage of its own, as each allocation of a device has one: guarded
+    tensors share theirs, and the engine looks whether two alias by it (dp_attention.py,
+    dp_scatter)."""
+    found: torch.Tensor = torch.utils.dlpack.from_dlpack(tensor)
+    return found
 
 
 def rows_of_ranks(

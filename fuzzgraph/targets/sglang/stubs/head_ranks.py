@@ -1,0 +1,97 @@
+"""The group of all data-parallel ranks with one head, stood in for by what the others have.
+
+There is one process. Of the others it is known what they hand to a collective: the hidden states of
+their tokens (`fuzzgraph.language_head`), where the counts of tokens put them that all ranks have
+alike; and behind the head their parts of the logits of all tokens that were gathered. A collective
+here gives this rank what its contract says of these inputs (sglang parallel_state.py
+GroupCoordinator). Rows of other ranks behind their live tokens are zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from fuzzgraph.case import EngineConfig
+from fuzzgraph.case.capture_sizes import most_of_a_rank
+from fuzzgraph.errors import EngineError
+from fuzzgraph.expert_layer import rank_sizes
+from fuzzgraph.language_head import (
+    PADDED_VOCABULARY,
+    hidden_columns,
+    hidden_of_ranks,
+    padded_head_weight,
+)
+from fuzzgraph.targets.sglang.stubs.tp_groups import Group, rows_of_ranks, with_own_storage
+from fuzzgraph.world import Batch
+
+
+class HeadRanks(Group):
+    """All ranks, each with tokens of its own and a part of the vocabulary."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        super().__init__(config.dp_size, config.dp_rank)
+        self.unique_name = "tp"
+        self._config = config
+
+    def open(self, device: torch.device, dtype: torch.dtype) -> None:
+        """Make room for what ranks hand over."""
+        config = self._config
+        width = config.draft_tokens if "target_verify" in config.modes else 1
+        most = width * max(most_of_a_rank(config), config.capture_bs[-1])
+        columns, each = hidden_columns(config), PADDED_VOCABULARY // config.dp_size
+        self._rows = torch.zeros(config.dp_size, most, columns, dtype=dtype, device=device)
+        self._sizes = torch.zeros(config.dp_size, dtype=torch.int64, device=device)
+        self._starts = torch.zeros_like(self._sizes)
+        self._given = torch.zeros(config.dp_size * most, each, dtype=dtype, device=device)
+        self._weight = padded_head_weight(columns).to(device, dtype)
+        self._gathered = self._rows[0, :0]
+
+    def past(self, batch: Batch) -> Iterable[tuple[torch.Tensor, Any, torch.Tensor]]:
+        """What the others hand over in this step: memory, an index into it, what is put there."""
+        yield self._sizes, slice(None), torch.tensor(rank_sizes(batch, self._config))
+        for rank, hidden in enumerate(hidden_of_ranks(batch, self._config)):
+            yield self._rows, (rank, slice(0, len(hidden))), hidden.to(self._rows.dtype)
+
+    def place(self, counts: torch.Tensor) -> None:
+        """Say how many rows each rank has in the next exchange, by the engine's counts."""
+        self._starts.copy_(counts.cumsum(0) - counts)
+
+    def given(self, batch: Batch) -> torch.Tensor:
+        """[tokens of all ranks, columns] this rank's part of their logits in the last run."""
+        return rows_of_ranks(self._given, self._starts, rank_sizes(batch, self._config))
+
+    # Collectives
+
+    def all_reduce(self, part: torch.Tensor) -> torch.Tensor:
+        """The sum of what all ranks have, each where its tokens lie and zero elsewhere.
+
+        Nothing here reads a device's numbers on the host, as a collective in a graph may not.
+        """
+        ranks, most = self._rows.shape[:2]
+        of_rank = torch.arange(ranks, device=part.device)[:, None]
+        row = torch.arange(most, device=part.device)[None, :]
+        live = (row < self._sizes[:, None]) & (of_rank != self.rank)
+        beyond = len(part)  # one row more, for what no rank hands over
+        places = torch.where(live, self._starts[:, None] + row, beyond).clamp(max=beyond)
+        found = torch.cat((part, part.new_zeros(1, part.shape[1])))
+        handed = torch.where(live[:, :, None], self._rows, torch.zeros_like(self._rows))
+        found.index_add_(0, places.flatten(), handed.flatten(0, 1))
+        self._gathered = found[:beyond]
+        return self._gathered
+
+    def all_gather(self, part: torch.Tensor, dim: int = -1) -> torch.Tensor:
+        """The logits of all ranks, side by side, for the tokens that were gathered last."""
+        each = PADDED_VOCABULARY // self.world_size
+        if part.shape != (len(self._gathered), each) or dim not in (-1, 1):
+            raise EngineError(
+                f"all_gather got logits {tuple(part.shape)} along {dim}, of "
+                f"{len(self._gathered)} tokens and {each} columns along -1"
+            )
+        self._given[: len(part)] = part
+        logits = self._gathered @ self._weight.T
+        first = self.rank * each
+        found = torch.cat((logits[:, :first], part, logits[:, first + each :]), dim=1)
+        return with_own_storage(found)
