@@ -101,8 +101,8 @@ logits_of_the_first_rank = _planted(
     "dp_scatter(logits, global_logits, logits_metadata)",
     "logits.copy_(global_logits[: len(logits)])",
 )  # fmt: skip
-vocabulary_of_one_rank = _planted(
+parts_of_the_vocabulary_one_rank_on = _planted(
     _PROCESSOR, "_get_logits",
     "logits = self._logits_gatherer(logits)",
-    "logits = self._logits_gatherer(logits).roll(logits.shape[1], dims=1)",
+    "logits = self._logits_gatherer(logits); logits.copy_(logits.roll(16, 1))",
 )  # fmt: skip

@@ -146,9 +146,9 @@ COMPUTES = ("computes", "logits")
         ("hidden_states_of_padded_rows", CHAINS, ("computes", "returned_hidden")),
         ("last_rows_of_a_graph", FULL, COMPUTES),
         ("starts_behind_its_own_tokens", RANKS, COMPUTES),
-        ("as_many_tokens_as_the_first_rank", RANKS, ("computes", "logits_of_ranks")),
+        ("as_many_tokens_as_the_first_rank", RANKS, ("reads", "src_ptr")),
         ("logits_of_the_first_rank", RANKS, COMPUTES),
-        ("vocabulary_of_one_rank", RANKS, COMPUTES),
+        ("parts_of_the_vocabulary_one_rank_on", RANKS, COMPUTES),
         ("cut_by_rows_beside_ranks", beside_ranks("target_verify"), COMPUTES),
     ],
 )

@@ -37,8 +37,8 @@ from fuzzgraph.world import Batch
 
 _LAST = "return_hidden_states_mode"
 """The argument of a server that returns hidden states of last tokens alone."""
-_CASTS = "_copy_logits_to_buffer"
-"""Where the processor casts, and caps what it casts, by kernels if its tensors lie on a GPU."""
+_MAKES = "_get_logits"
+"""What casts logits, and caps what it casts, by kernels if they lie on a GPU."""
 _GATHERS = "compute_dp_attention_metadata"
 _INFO = "sglang.srt.model_executor.forward_batch_info"
 
@@ -61,7 +61,7 @@ class LogitsSession(TritonSession):
         return {**shared, **returns}
 
     def engine_runs(self, batch: Batch | None = None) -> contextlib.AbstractContextManager[None]:
-        return _with_own_buffers() if self._config.gathered_logits else cuda_on_cpu()
+        return _as_on_cuda()
 
     def _open_backend(self, runner: ModelRunner) -> Any:
         model = runner.model
@@ -139,16 +139,21 @@ class LogitsSession(TritonSession):
 
 
 @contextlib.contextmanager
-def _with_own_buffers() -> Iterator[None]:
-    """Inside, the buffer that ranks gather hidden states in is an allocation of its own."""
-    metadata = engine_module(PROCESSOR).LogitsMetadata
-    compute = metadata.compute_dp_attention_metadata
+def _as_on_cuda() -> Iterator[None]:
+    """Inside, logits are made as on a GPU, and the buffer that ranks gather hidden states in is an
+    allocation of its own."""
+    module = engine_module(PROCESSOR)
+    metadata, processor = module.LogitsMetadata, module.LogitsProcessor
+    compute, makes = metadata.compute_dp_attention_metadata, getattr(processor, _MAKES)
 
     def computed(self: Any) -> None:
         compute(self)
         self.gathered_buffer = with_own_storage(self.gathered_buffer)
 
-    with cuda_on_cpu(), replaced_names([metadata], {_GATHERS: computed}):
+    if not torch.cuda.is_available():
+        makes = tensors_claim_cuda(makes)
+    gathered = replaced_names([metadata], {_GATHERS: computed})
+    with cuda_on_cpu(), gathered, replaced_names([processor], {_MAKES: makes}):
         yield
 
 
@@ -180,6 +185,3 @@ class LogitsTarget(TritonTarget):
         super().load()
         with cuda_on_cpu():
             SGLANG.load(PROCESSOR, HEADS)
-        processor = engine_module(PROCESSOR).LogitsProcessor
-        if not torch.cuda.is_available() and hasattr(processor, _CASTS):
-            setattr(processor, _CASTS, tensors_claim_cuda(getattr(processor, _CASTS)))
