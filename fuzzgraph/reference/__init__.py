@@ -101,7 +101,8 @@ class Expected:
     `recurrent_layers`; mixed as attention, see `row_mixing`;
     lora [num_tokens, width], see `adapted_layer`, lora_of_ranks [tokens of all data-parallel ranks,
     width], the same; experts, the same, see `expert_layer`, or lora_experts, see `adapted_experts`;
-    experts_of_ranks [tokens of all data-parallel ranks, width], the same; moe, see
+    experts_of_ranks [tokens of all data-parallel ranks, width], the same; logits [num_tokens,
+    width], returned_hidden and logits_of_ranks, see `language_head`; moe, see
     `shard`; last_attention [raw_bs, Hq, Dv], in prompts the rows of attention that logits are made
     of; those of a draft model behind attention, see `draft_model`, and those behind a verify,
     see `committed`; what a compressor of keys keeps, see `compressor_layer`; those of several draft

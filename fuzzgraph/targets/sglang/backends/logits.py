@@ -160,6 +160,8 @@ def _as_on_cuda() -> Iterator[None]:
 class LogitsTarget(TritonTarget):
     """A model's head on the sglang release that this process holds."""
 
+    also_stood_in_for = ("the number of cores", "what other ranks have")
+
     def __init__(self, name: str, mode: Literal["decode", "target_verify"]) -> None:
         super().__init__(name, mode)
         self.about = f"logits and hidden states behind Triton attention, {mode} graphs"
