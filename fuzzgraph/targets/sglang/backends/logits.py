@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, Literal
 
 import torch
@@ -37,6 +38,13 @@ from fuzzgraph.world import Batch
 
 _LAST = "return_hidden_states_mode"
 """The argument of a server that returns hidden states of last tokens alone."""
+_RETURNING: Mapping[str, Mapping[str, Any]] = MappingProxyType({
+    "none": {},
+    "full": {"enable_return_hidden_states": True},
+    "last": {"enable_return_hidden_states": True, _LAST: "last"},
+    "aux": {"speculative_algorithm": "EAGLE3"},
+})  # fmt: skip
+"""What a server is told so that its model hands hidden states out, as `returned_hidden` says."""
 _MAKES = "_get_logits"
 """What casts logits, and caps what it casts, by kernels if they lie on a GPU."""
 _GATHERS = "compute_dp_attention_metadata"
@@ -49,16 +57,8 @@ class LogitsSession(TritonSession):
     model_class = LogitsModel
 
     def _server_arguments(self, config: EngineConfig) -> Mapping[str, Any]:
-        kept = config.returned_hidden
-        returned = {"enable_return_hidden_states": True}
         shared = {"enable_dp_lm_head": False} if config.gathered_logits else {}
-        returns: Mapping[str, Any] = {
-            "none": {},
-            "full": returned,
-            "last": {**returned, _LAST: "last"},
-            "aux": {"speculative_algorithm": "EAGLE3"},
-        }[kept]
-        return {**shared, **returns}
+        return {**shared, **_RETURNING[config.returned_hidden]}
 
     def engine_runs(self, batch: Batch | None = None) -> contextlib.AbstractContextManager[None]:
         return _as_on_cuda()
