@@ -164,7 +164,7 @@ class LogitsTarget(TritonTarget):
 
     def __init__(self, name: str, mode: Literal["decode", "target_verify"]) -> None:
         super().__init__(name, mode)
-        self.about = f"logits and hidden states behind Triton attention, {mode} graphs"
+        self.about = f"a model's head behind Triton attention, {mode} graphs"
         kept = ("none", "aux") if mode == "target_verify" else ("none", "full", "last")
         self.capabilities = self.capabilities.replace(
             modes=(mode, "idle"),
