@@ -37,7 +37,8 @@ from fuzzgraph.targets.sglang.stubs.tp_groups import with_own_storage
 from fuzzgraph.world import Batch
 
 _LAST = "return_hidden_states_mode"
-"""The argument of a server that returns hidden states of last tokens alone."""
+"""The argument of a server that returns hidden states of last tokens alone, where a release has it:
+before, graphs are captured with those of all tokens or none (cuda_graph_runner.py)."""
 _RETURNING: Mapping[str, Mapping[str, Any]] = MappingProxyType({
     "none": {},
     "full": {"enable_return_hidden_states": True},
@@ -175,11 +176,6 @@ class LogitsTarget(TritonTarget):
             **{**OF_ONE_RANK, **DATA_RANKS},
         )
 
-    def unserved(self, config: EngineConfig) -> str | None:
-        if config.returned_hidden == "last" and not is_argument(_LAST):
-            return "returned_hidden='last' is an option of later releases"
-        return super().unserved(config)
-
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> LogitsSession:
         return LogitsSession(config, graphs)
 
@@ -187,3 +183,6 @@ class LogitsTarget(TritonTarget):
         super().load()
         with cuda_on_cpu():
             SGLANG.load(PROCESSOR, HEADS)
+        if not is_argument(_LAST):
+            kept = tuple(each for each in self.capabilities.returned_hidden if each != "last")
+            self.capabilities = self.capabilities.replace(returned_hidden=kept)
