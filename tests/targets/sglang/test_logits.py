@@ -75,7 +75,7 @@ def test_a_verify_has_the_logits_and_hidden_states_of_its_drafts(
 
 @pytest.mark.sglang
 @pytest.mark.slow
-@pytest.mark.parametrize("version", ["0.5.19", NEWEST])
+@pytest.mark.parametrize("version", ["0.5.17", NEWEST])
 def test_a_server_may_return_hidden_states_of_last_tokens(workers: Workers, version: str) -> None:
     assert found(workers, version, alone(returned_hidden="last"), DECODES) == set()
 
