@@ -175,6 +175,8 @@ def coherent(fields: Fields, can: Capabilities, draws: Draws, pins: Pins = ()) -
         _logit_cap(fields, can, draws)
     if not {"final_logit_cap", "returned_hidden", "gathered_logits"} & dict(pins).keys():
         _model_head(fields, can, draws)
+    if "prompt_logprobs" not in dict(pins):
+        _prompt_logprobs(fields, can, draws)
     if "layer_types" not in dict(pins):
         _layer_types(fields, can, draws)
     if "even_ranks" not in dict(pins):
@@ -294,6 +296,14 @@ def _model_head(fields: Fields, can: Capabilities, draws: Draws) -> None:
         fields["gathered_logits"] = True
     if len(can.returned_hidden) > 1:
         fields["returned_hidden"] = draws.pick("returned_hidden", can.returned_hidden)
+
+
+def _prompt_logprobs(fields: Fields, can: Capabilities, draws: Draws) -> None:
+    """Clients of a server whose data is not parallel ask for each kind as often."""
+    if fields["dp_size"] > 1:
+        fields["prompt_logprobs"] = DIMENSIONS["prompt_logprobs"].default
+    elif len(can.prompt_logprobs) > 1:
+        fields["prompt_logprobs"] = draws.pick("prompt_logprobs", can.prompt_logprobs)
 
 
 _WINDOW_ORDERS = ("sff", "sfs")

@@ -295,24 +295,31 @@ class EngineConfig(Record, frozen=True, kw_only=True):
     it; 0: they are not capped."""
     final_logit_cap: Annotated[int, Dimension(
         bounds=(0, 1024), needs=Sizes("final_logit_caps", widest=(0, 2, 4)),
-        label="final logit cap {}", only_in=("decode", "target_verify"), group="features"
+        label="final logit cap {}", only_in=("decode", "target_verify", "prefill"),
+        group="features"
     )] = 0
     """What the logits of a model's head stay below, likewise, as Gemma 2 has it; 0: they are not
     capped."""
     returned_hidden: Annotated[Literal["none", "full", "last", "aux"], Dimension(
         needs=OneOf("returned_hidden"), label="returned hidden states {}",
-        only_in=("decode", "target_verify"), group="features"
+        only_in=("decode", "target_verify", "prefill"), group="features"
     )] = "none"
-    """Which hidden states a model with a head hands out beside logits: in decodes those that a
-    server returns to its clients, of all tokens (`full`) or of last ones (`last`), or `none`; in
-    verifies those for the drafts that follow, of the last layer (`none` more than these) or of
-    several (`aux`), as EAGLE-3 has it."""
+    """Which hidden states a model with a head hands out beside logits: in decodes and prefills those
+    that a server returns to its clients, of all tokens (`full`) or of last ones (`last`), or
+    `none`; in verifies those for the drafts that follow, of the last layer (`none` more than these)
+    or of several (`aux`), as EAGLE-3 has it, which reads those of prefills too."""
     gathered_logits: Annotated[bool, Dimension(
         needs=Switch("gathered_logits"), label="head of all ranks", resets_with="data ranks",
         only_in=("decode", "target_verify"), group="features"
     )] = False
     """Whether data-parallel ranks share a model's head, see `fuzzgraph.language_head`; else each
     has one of its own."""
+    prompt_logprobs: Annotated[Literal["none", "whole", "chunked"], Dimension(
+        needs=OneOf("prompt_logprobs"), label="prompt logprobs {}", only_in=("prefill",),
+        group="features"
+    )] = "none"
+    """Whether clients ask for logprobs of their prompts' tokens, and whether a model's head makes
+    those of a step at once (`whole`) or a few rows at a time (`chunked`)."""
     platform: Annotated[Literal["cuda", "rocm"], Dimension(
         needs=OneOf("platforms"), label="platform {}", group="kernels"
     )] = "cuda"

@@ -31,6 +31,7 @@ from fuzzgraph.compressor_layer import compressor_outputs
 from fuzzgraph.content import DTYPES, content_for
 from fuzzgraph.expert_layer import EXPERTS, OF_RANKS, expert_outputs, rank_outputs
 from fuzzgraph.language_head import LOGITS, LOGITS_OF_RANKS, head_outputs, rank_logits
+from fuzzgraph.prompt_head import prompt_outputs
 from fuzzgraph.recurrent_layers.channel_decay import channel_outputs
 from fuzzgraph.recurrent_layers.decayed_attention import linear_outputs
 from fuzzgraph.recurrent_layers.delta_recurrence import LONGEST_ROW
@@ -206,6 +207,8 @@ def _behind_head(
     out: torch.Tensor, batch: Batch, config: EngineConfig, dtype: torch.dtype
 ) -> dict[str, torch.Tensor]:
     """What a model's head gives, for this rank and for those that share it."""
+    if batch.mode == "prefill":
+        return prompt_outputs(out, batch, config, dtype)
     found = head_outputs(out, config, dtype)
     if config.gathered_logits:
         found[LOGITS_OF_RANKS] = rank_logits(out, batch, config, dtype)

@@ -38,6 +38,7 @@ from fuzzgraph.language_head import (
 from fuzzgraph.language_head import LOGITS as HEAD_LOGITS
 from fuzzgraph.observation import Observation
 from fuzzgraph.pooled_blocks import levels
+from fuzzgraph.prompt_head import PROMPT_LOGPROBS, PROMPT_OUTPUTS, asked_count, top_count
 from fuzzgraph.recurrent_layers.channel_decay import CHANNEL_OUTPUT
 from fuzzgraph.recurrent_layers.decayed_attention import LINEAR_OUTPUT
 from fuzzgraph.recurrent_layers.gated_convolution import GATED_COLUMNS
@@ -124,6 +125,8 @@ def rounding_of(name: str, config: EngineConfig) -> Rounding:
         return Rounding(dtype, absolute=expert_coarseness(config, dtype))
     if name in (HEAD_LOGITS, LOGITS_OF_RANKS):
         return Rounding(dtype, absolute=logits_coarseness(dtype))
+    if name in PROMPT_OUTPUTS:  # a logit, and a mean of all behind a logarithm
+        return Rounding(dtype, absolute=2 * logits_coarseness(dtype))
     if name == ADAPTED_EXPERTS:
         return Rounding(dtype, *adapted_expert_coarseness(dtype))
     if name in (ADAPTED, ADAPTED_OF_RANKS):
@@ -146,6 +149,8 @@ def output_spec(
     dtypes = (rounding_of(name, config).dtype,)
     if name in (*attention_outputs(config), DENSE_OUTPUT, "mixed"):
         return OutputSpec(_token_rows(seen, batch, config), heads, dtypes)
+    if _mode(batch, config) == "prefill" and name in (HEAD_LOGITS, HIDDEN, *PROMPT_OUTPUTS):
+        return _of_prompts(name, seen, batch, config)
     if name == HEAD_LOGITS:  # engines widen them before they sample
         rows = _token_rows(seen, batch, config)
         return OutputSpec(rows, (VOCABULARY,), (torch.float32,))
@@ -195,6 +200,23 @@ def output_spec(
     if name in (*map(of_layers, attention_outputs(config)), *LAYER_HIDDEN, *CHAINED_HIDDEN):
         return _of_draft_layers(name, seen, batch, config)
     return _of_draft_model(name, seen, batch, config)
+
+
+def _of_prompts(
+    name: str, seen: Observation, batch: Batch, config: EngineConfig
+) -> OutputSpec | None:
+    """Behind a head: by request, by token, or by token that asks; none of an idle rank's rows."""
+    if name == HIDDEN and config.returned_hidden != "last":
+        rows = _token_rows(seen, batch, config)
+        return OutputSpec(rows, (returned_columns(config),), (DTYPES[config.dtype],))
+    if not batch.raw_bs:
+        return None
+    if name == HIDDEN:
+        return OutputSpec(batch.raw_bs, (returned_columns(config),), (DTYPES[config.dtype],))
+    if name == HEAD_LOGITS:
+        return OutputSpec(batch.raw_bs, (VOCABULARY,), (torch.float32,))
+    rows = asked_count(batch) if name == PROMPT_LOGPROBS else top_count(batch)
+    return OutputSpec(rows, (), (torch.float32,))
 
 
 def _of_draft_layers(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fuzzgraph.case.config_rules.beside import set_among
 from fuzzgraph.case.config_rules.refusal import refuse
-from fuzzgraph.case.model import SPEC_MODES, EngineConfig
+from fuzzgraph.case.model import SPEC_MODES, EngineConfig, Mode
 
 
 def check_ranks(config: EngineConfig) -> None:
@@ -47,18 +47,24 @@ def check_even_ranks(config: EngineConfig) -> None:
         )
 
 
-_RETURNED_IN = {"full": "decode", "last": "decode", "aux": "target_verify"}
-"""Hidden states that a model hands out, and in which mode it is a question whether it does."""
+_RETURNED_IN: dict[str, tuple[Mode, ...]] = {
+    "full": ("decode", "prefill"),
+    "last": ("decode", "prefill"),
+    "aux": ("target_verify", "prefill"),
+}
+"""Hidden states that a model hands out, and in which modes it is a question whether it does."""
 
 
 def check_returned_hidden(config: EngineConfig) -> None:
-    """Servers return those of decodes, and EAGLE-3 reads those of verifies."""
-    mode = _RETURNED_IN.get(config.returned_hidden)
-    if mode is not None and config.modes != (mode,):
+    """Servers return those of decodes and prefills, and EAGLE-3 reads those of verifies and
+    prefills."""
+    modes = _RETURNED_IN.get(config.returned_hidden)
+    if modes is not None and config.modes not in [(mode,) for mode in modes]:
+        needed = " or ".join(f"modes=[{mode!r}]" for mode in modes)
         refuse(
             "config.returned_hidden",
             config.returned_hidden,
-            f"needs modes=[{mode!r}]; got {list(config.modes)}",
+            f"needs {needed}; got {list(config.modes)}",
             "Change one of them, or use 'none'.",
         )
 

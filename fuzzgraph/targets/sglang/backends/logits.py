@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import torch
 
+from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.language_head import HIDDEN, LOGITS, LOGITS_OF_RANKS, VOCABULARY
 from fuzzgraph.observation import Observation
@@ -39,7 +40,7 @@ from fuzzgraph.world import Batch
 _LAST = "return_hidden_states_mode"
 """The argument of a server that returns hidden states of last tokens alone, where a release has it:
 before, graphs are captured with those of all tokens or none (cuda_graph_runner.py)."""
-_RETURNING: Mapping[str, Mapping[str, Any]] = MappingProxyType({
+RETURNING: Mapping[str, Mapping[str, Any]] = MappingProxyType({
     "none": {},
     "full": {"enable_return_hidden_states": True},
     "last": {"enable_return_hidden_states": True, _LAST: "last"},
@@ -59,10 +60,10 @@ class LogitsSession(TritonSession):
 
     def _server_arguments(self, config: EngineConfig) -> Mapping[str, Any]:
         shared = {"enable_dp_lm_head": False} if config.gathered_logits else {}
-        return {**shared, **_RETURNING[config.returned_hidden]}
+        return {**shared, **RETURNING[config.returned_hidden]}
 
     def engine_runs(self, batch: Batch | None = None) -> contextlib.AbstractContextManager[None]:
-        return _as_on_cuda()
+        return as_on_cuda()
 
     def _open_backend(self, runner: ModelRunner) -> Any:
         model = runner.model
@@ -140,7 +141,7 @@ class LogitsSession(TritonSession):
 
 
 @contextlib.contextmanager
-def _as_on_cuda() -> Iterator[None]:
+def as_on_cuda() -> Iterator[None]:
     """Inside, logits are made as on a GPU, and the buffer that ranks gather hidden states in is an
     allocation of its own."""
     module = engine_module(PROCESSOR)
@@ -156,6 +157,16 @@ def _as_on_cuda() -> Iterator[None]:
     gathered = replaced_names([metadata], {_GATHERS: computed})
     with cuda_on_cpu(), gathered, replaced_names([processor], {_MAKES: makes}):
         yield
+
+
+def load_head(can: Capabilities) -> Capabilities:
+    """What servers of this release have of a target with a head; what it is made of is imported."""
+    with cuda_on_cpu():
+        SGLANG.load(PROCESSOR, HEADS)
+    if is_argument(_LAST):
+        return can
+    kept = tuple(each for each in can.returned_hidden if each != "last")
+    return can.replace(returned_hidden=kept)
 
 
 class LogitsTarget(TritonTarget):
@@ -181,8 +192,4 @@ class LogitsTarget(TritonTarget):
 
     def load(self) -> None:
         super().load()
-        with cuda_on_cpu():
-            SGLANG.load(PROCESSOR, HEADS)
-        if not is_argument(_LAST):
-            kept = tuple(each for each in self.capabilities.returned_hidden if each != "last")
-            self.capabilities = self.capabilities.replace(returned_hidden=kept)
+        self.capabilities = load_head(self.capabilities)

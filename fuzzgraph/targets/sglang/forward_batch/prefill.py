@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -23,11 +25,18 @@ TRACKED_LENS = "mamba_track_seqlens"
 _INFO = "sglang.srt.model_executor.forward_batch_info"
 
 
-def prefill_batch(batch: Batch, runner: ModelRunner, *, agreed: bool) -> Any:
+def prefill_batch(
+    batch: Batch,
+    runner: ModelRunner,
+    *,
+    agreed: bool,
+    asked: Mapping[str, Any] = MappingProxyType({}),
+) -> Any:
     """New tokens of each row behind what it has cached, as the model runner hands it on.
 
     Args:
         agreed: whether all data-parallel ranks can take a graph.
+        asked: what clients ask for beyond tokens, by the names of the engine's batch.
     """
     info = engine_module(_INFO)
     # A rank without requests gets an empty batch, which the exchange of the ranks needs.
@@ -43,6 +52,7 @@ def prefill_batch(batch: Batch, runner: ModelRunner, *, agreed: bool) -> Any:
         "can_run_dp_breakable_cuda_graph": agreed,
         "can_run_dp_prefill_cuda_graph": agreed,
         **values,
+        **asked,
     }
     forward_batch = given(info.ForwardBatch, values)
     if runner.tp_size > 1:

@@ -172,6 +172,11 @@ class PrefillRunnerDriver:
         return getattr(self._engine, "_prefix_capture_buffers", None)
 
     @property
+    def makes_logprobs(self) -> bool:
+        """Whether a batch whose clients ask for logprobs of their prompts takes a graph."""
+        return hasattr(self._engine, "_uses_eager_prefill_tail")
+
+    @property
     def most_padding(self) -> int:
         """Times its tokens that a batch may be padded to; 0 where the engine has no such bound."""
         return int(getattr(self._module, "_MAX_PREFILL_CUDA_GRAPH_PADDING_FACTOR", 0))

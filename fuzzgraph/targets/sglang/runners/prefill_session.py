@@ -182,6 +182,10 @@ class PrefillSession(RunnerSession):
     def _open_backend(self, runner: ModelRunner) -> Any:
         return triton_backend(runner)
 
+    def _asked(self, batch: Batch) -> Mapping[str, Any]:
+        """What clients ask for beyond tokens, by the names of the engine's batch."""
+        return {}
+
     @property
     def _triton(self) -> Any:
         """The backend of attention."""
@@ -256,7 +260,9 @@ class PrefillSession(RunnerSession):
 
     def _translate(self, batch: Batch, *, agreed: bool) -> None:
         """The engine's batch, which its model runner may have padded for the ranks."""
-        self._last_batch = prefill_batch(batch, self._model_runner, agreed=agreed)
+        self._last_batch = prefill_batch(
+            batch, self._model_runner, agreed=agreed, asked=self._asked(batch)
+        )
         self._handed_over = len(self._last_batch.input_ids)
 
     def _rule_against(self, batch: Batch) -> str:
