@@ -58,7 +58,7 @@ class _BehindHead(PrefillSession):
 
     @property
     def arguments(self) -> Mapping[str, Any]:  # type: ignore[override]
-        return RETURNING[self._config.returned_hidden]
+        return {**super().arguments, **RETURNING[self._config.returned_hidden]}
 
     def _open_backend(self, runner: ModelRunner) -> Any:
         backend = super()._open_backend(runner)
