@@ -1,0 +1,140 @@
+"""Logits, hidden states and logprobs of released sglang's own head, behind prefill graphs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fuzzgraph.case import Case
+from tests.targets.sglang.released import Workers
+from tests.targets.sglang.test_prefill import Rows, prefill_case
+
+NEWEST = "0.5.23"
+BREAKABLE, FULL = "sglang-logits-prefill", "sglang-logits-full-prefill"
+MUTANTS = "tests.targets.sglang.logits_prefill_mutants:"
+PROMPTS: tuple[Rows, ...] = (((0, 0, 3), (1, 1, 4)), ((2, 2, 4), (4, 0, 2), (3, 0, 1)))
+"""Of requests some of which ask for logprobs of all, some or none of their tokens."""
+LATER = {
+    "hidden states": {"returned_hidden": "full", "dtype": "float16"},
+    "of last tokens": {"returned_hidden": "last", "final_logit_cap": 2},
+    "of several layers": {"returned_hidden": "aux"},
+    "logprobs": {"prompt_logprobs": "whole", "final_logit_cap": 2, "dtype": "float16"},
+    "logprobs in chunks": {"prompt_logprobs": "chunked", "returned_hidden": "last"},
+}
+FIRST = {name: LATER[name] for name in ("hidden states", "of several layers", "logprobs")}
+
+
+def prompts(kind: str, **settings: Any) -> Case:
+    slots = {"prefill_slots": 4} if kind == "full" else {}
+    return prefill_case(kind, *PROMPTS, **{"num_q_heads": 2, **slots, **settings})
+
+
+def found(workers: Workers, version: str, of: Case, target: str) -> set[tuple[str, str]]:
+    """(clause, buffer) of each finding."""
+    return {(one.clause, one.buffer) for one in workers.findings(version, of, target)}
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("version", "settings"),
+    [("0.5.12", FIRST), ("0.5.13", FIRST), ("0.5.19", LATER), (NEWEST, LATER)],
+)
+def test_a_prompt_has_the_logits_of_its_last_token(
+    workers: Workers, version: str, settings: dict[str, dict[str, Any]]
+) -> None:
+    seen = {
+        name: found(workers, version, prompts("breakable", **given), BREAKABLE)
+        for name, given in settings.items()
+    }
+    assert seen == dict.fromkeys(settings, set())
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize("version", ["0.5.19", NEWEST])
+def test_a_full_graph_has_the_same_behind_it(workers: Workers, version: str) -> None:
+    seen = {
+        name: found(workers, version, prompts("full", **given), FULL)
+        for name, given in LATER.items()
+    }
+    assert seen == dict.fromkeys(LATER, set())
+
+
+ASKS = {"prompt_logprobs": "whole"}
+IN_CHUNKS = {"prompt_logprobs": "chunked"}
+OF_ALL, OF_LAYERS = {"returned_hidden": "full"}, {"returned_hidden": "aux"}
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("mutant", "settings", "output"),
+    [
+        ("row_behind_the_last", {}, "logits"),
+        ("last_rows_by_lengths_of_one_row", {}, "logits"),
+        ("first_rows_of_layers", OF_LAYERS, "returned_hidden"),
+        ("sampled_rows_one_on", ASKS, "logits"),
+        ("logprobs_of_first_rows", ASKS, "prompt_logprobs"),
+        ("asked_rows_not_counted_on", ASKS, "prompt_logprobs"),
+        ("rows_of_a_chunk_backwards", IN_CHUNKS, "prompt_logprobs"),
+        ("samples_of_a_chunk_start", IN_CHUNKS, "logits"),
+        ("not_normalised", ASKS, "prompt_logprobs"),
+        ("top_values_not_split", IN_CHUNKS, "prompt_top_logprobs"),
+        ("logprobs_left_out", ASKS, "prompt_logprobs"),
+        ("wants_no_logprobs", ASKS, "prompt_logprobs"),
+        ("hidden_states_of_requests", OF_ALL, "returned_hidden"),
+        ("hidden_states_of_a_bucket", OF_ALL, "returned_hidden"),
+        ("hidden_states_not_asked_for", OF_ALL, "returned_hidden"),
+    ],
+)
+def test_one_changed_line_is_found_out(
+    workers: Workers, mutant: str, settings: dict[str, Any], output: str
+) -> None:
+    seen = found(workers, NEWEST, prompts("breakable", **settings), f"{MUTANTS}{mutant}")
+    assert output in {buffer for _, buffer in seen}, seen
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("mutant", "settings", "output"),
+    [
+        ("layers_not_cut", OF_LAYERS, "returned_hidden"),
+        ("logits_of_one_request", {}, "logits"),
+        ("runs_behind_the_static_batch", OF_ALL, "returned_hidden"),
+    ],
+)
+def test_one_changed_line_is_found_out_behind_full_graphs(
+    workers: Workers, mutant: str, settings: dict[str, Any], output: str
+) -> None:
+    seen = found(workers, NEWEST, prompts("full", **settings), f"{MUTANTS}{mutant}")
+    assert output in {buffer for _, buffer in seen}, seen
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("mutant", "output"),
+    [
+        ("hidden_states_of_requests_in_old_runners", "returned_hidden"),
+        ("logits_of_one_request_in_old_runners", "logits"),
+    ],
+)
+def test_one_changed_line_of_old_runners_is_found_out(
+    workers: Workers, mutant: str, output: str
+) -> None:
+    seen = found(workers, "0.5.13", prompts("breakable", **OF_ALL), f"{MUTANTS}{mutant}")
+    assert output in {buffer for _, buffer in seen}, seen
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize("version", ["0.5.12", "0.5.13"])
+def test_older_releases_make_logprobs_of_prompts_without_a_graph(
+    workers: Workers, version: str
+) -> None:
+    """A row that is cached too takes no graph either; what it is given is judged all the same."""
+    asked = prompts("breakable", **ASKS, returned_hidden="full")
+    assert found(workers, version, asked, BREAKABLE) == set()
