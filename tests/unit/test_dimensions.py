@@ -78,6 +78,7 @@ FOLLOWING = {"kv_pool_pages", "num_kv_heads", "v_head_dim", "spec_steps", "draft
     "final_logit_cap",
     "returned_hidden",
     "gathered_logits",
+    "prompt_logprobs",
     "layer_types",
     "platform",
     "trtllm_kernel",

@@ -1,4 +1,4 @@
-"""Planted bugs of what sglang makes of prompts behind prefill graphs, each the change of one line."""
+"""Planted bugs of what sglang makes of prompts behind prefill graphs: a changed line each."""
 
 from __future__ import annotations
 
@@ -98,13 +98,9 @@ hidden_states_not_asked_for = _planted(
     "capture_hidden_mode=forward_batch.capture_hidden_mode,",
     "capture_hidden_mode=type(forward_batch.capture_hidden_mode)(0),",
 )  # fmt: skip
-layers_not_cut = _in_full_graphs(
-    _RUNNER, "_slice_output_rows",
-    "return [_slice_output_rows(item, num_tokens) for item in output]", "return output",
-)  # fmt: skip
 logits_of_one_request = _in_full_graphs(
     f"{_RUNNER}:PrefillCudaGraphRunner", "_trim_logits_output",
-    "logits_rows = self.raw_bs if self._is_full_backend", "logits_rows = 1 if self._is_full_backend",
+    "logits_rows = self.raw_bs if", "logits_rows = 1 if",
 )  # fmt: skip
 runs_behind_the_static_batch = _in_full_graphs(
     f"{_RUNNER}:PrefillCudaGraphRunner", "_execute_body_capture",

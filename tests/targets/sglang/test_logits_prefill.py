@@ -101,9 +101,8 @@ def test_one_changed_line_is_found_out(
 @pytest.mark.parametrize(
     ("mutant", "settings", "output"),
     [
-        ("layers_not_cut", OF_LAYERS, "returned_hidden"),
         ("logits_of_one_request", {}, "logits"),
-        ("runs_behind_the_static_batch", OF_ALL, "returned_hidden"),
+        ("runs_behind_the_static_batch", ASKS, "prompt_logprobs"),
     ],
 )
 def test_one_changed_line_is_found_out_behind_full_graphs(
