@@ -304,8 +304,8 @@ class EngineConfig(Record, frozen=True, kw_only=True):
         needs=OneOf("returned_hidden"), label="returned hidden states {}",
         only_in=("decode", "target_verify", "prefill"), group="features"
     )] = "none"
-    """Which hidden states a model with a head hands out beside logits: in decodes and prefills those
-    that a server returns to its clients, of all tokens (`full`) or of last ones (`last`), or
+    """Which hidden states a model with a head hands out beside logits: in decodes and prefills
+    those that a server returns to its clients, of all tokens (`full`) or of last ones (`last`), or
     `none`; in verifies those for the drafts that follow, of the last layer (`none` more than these)
     or of several (`aux`), as EAGLE-3 has it, which reads those of prefills too."""
     gathered_logits: Annotated[bool, Dimension(

@@ -15,7 +15,7 @@ BREAKABLE, FULL = "sglang-logits-prefill", "sglang-logits-full-prefill"
 MUTANTS = "tests.targets.sglang.logits_prefill_mutants:"
 PROMPTS: tuple[Rows, ...] = (((0, 0, 3), (1, 1, 4)), ((2, 2, 4), (4, 0, 2), (3, 0, 1)))
 """Of requests some of which ask for logprobs of all, some or none of their tokens."""
-LATER = {
+LATER: dict[str, dict[str, Any]] = {
     "hidden states": {"returned_hidden": "full", "dtype": "float16"},
     "of last tokens": {"returned_hidden": "last", "final_logit_cap": 2},
     "of several layers": {"returned_hidden": "aux"},

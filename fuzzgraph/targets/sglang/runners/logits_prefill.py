@@ -134,7 +134,7 @@ class LogitsPrefillSession(_BehindHead):
         return as_on_cuda()
 
 
-class FullLogitsPrefillSession(_BehindHead, FullPrefillSession):
+class FullLogitsPrefillSession(_BehindHead, FullPrefillSession):  # type: ignore[misc]
     """A head behind full graphs, on FlashAttention 3."""
 
     @contextlib.contextmanager
