@@ -130,7 +130,7 @@ TARGETS = (
          kind="tc_piecewise", releases="0.5.18 to 0.5.21"),
     _row("logits", "backends.logits", "LogitsTarget", mode="decode", releases="0.5.12 on"),
     _row("logits-full-prefill", "runners.logits_prefill", "FullLogitsPrefillTarget",
-         releases="0.5.15 on"),
+         releases="0.5.16 on"),
     _row("logits-prefill", "runners.logits_prefill", "LogitsPrefillTarget", releases="0.5.12 on"),
     _row("logits-verify", "backends.logits", "LogitsTarget", mode="target_verify",
          releases="0.5.12 on"),
