@@ -31,6 +31,14 @@ CUT = (
 BY_TOKENS: dict[str, Any] = {"verify_budget": "compact", "capture_bs": (1, 2, 3, 4, 5)}
 
 
+def _near_the_end(length: int, target: str) -> Case:
+    """Two tokens in a graph of eight: the last row, of this length, has six padded ones behind."""
+    return case(
+        _verify((0, 20, 1), (1, length, 1)), page_size=least_page(target), blocks="none",
+        capture_bs=(2,), max_context_len=64, verify_budget="compact",
+    )  # fmt: skip
+
+
 def _beside_the_table(shown: set[tuple[str, str]]) -> set[tuple[str, str]]:
     """Findings but for what every graph by tokens reads at its capture."""
     return {each for each in shown if not each[1].startswith("py:")}
@@ -126,6 +134,39 @@ def test_a_last_row_at_the_end_of_the_context_has_keys_behind_its_page_table(
     assert "max_seqlen_q" not in {one.buffer for one in shown}
     (table,) = (one for one in shown if one.buffer == "backend.forward_metadata.page_table")
     assert "(64 elements): program (64, 0, 0) at element +64" in table.message
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("version", "backend", "written"),
+    [
+        ("0.5.16", "fa3", True),
+        ("0.5.21", "fa3", True),
+        ("0.5.22", "fa3", False),
+        (NEWEST, "fa3", False),
+        ("0.5.16", "trtllm-mha", True),
+        (NEWEST, "trtllm-mha", True),
+    ],
+)
+def test_the_last_row_of_a_graph_may_reach_behind_its_page_table(
+    workers: Workers, version: str, backend: str, written: bool
+) -> None:
+    """See reports/findings/sglang-ragged-verify-last-row.md."""
+    target = f"sglang-dspark-verify-{backend}"
+    shown = found(workers, version, _near_the_end(60, target), target)
+    assert ("reads", "page_table") in shown
+    assert (("writes", "page_table") in shown) is written
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["fa3", "trtllm-mha"])
+def test_a_last_row_within_its_page_table_stays_there(workers: Workers, backend: str) -> None:
+    """The twin of the test above, with two keys fewer."""
+    target = f"sglang-dspark-verify-{backend}"
+    shown = found(workers, NEWEST, _near_the_end(58, target), target)
+    assert "page_table" not in {buffer for _, buffer in shown}
 
 
 @pytest.mark.sglang
