@@ -23,6 +23,7 @@ from fuzzgraph.case.verified_states import (
     verifies_states,
 )
 from fuzzgraph.case.verify_budgets import cuts_rows
+from fuzzgraph.case.whole_pasts import with_whole_past
 from fuzzgraph.layout.free_list import FreeList
 from fuzzgraph.strategies import boundaries
 from fuzzgraph.strategies.profile import Profile
@@ -274,6 +275,7 @@ class HistoryBuilder:
             if request not in self.rows:
                 self.rows[request] = self.free_rows.take(1)[0]
             length = self._length(mode, request, tokens, index, record)
+            length = with_whole_past(self.config, mode, length, tokens)
             if self.prompts_apart:
                 tokens, goes_on = self._verified(request, tokens, length, beside=beside)
                 beside |= goes_on

@@ -11,6 +11,7 @@ from fuzzgraph.case import BatchRow, Case, EngineConfig, Mode, ReplayStep
 from fuzzgraph.case.adapters import adapters_of, most_adapters, room_for_adapters
 from fuzzgraph.case.capture_sizes import most_of_a_rank
 from fuzzgraph.case.verify_budgets import cuts_rows
+from fuzzgraph.case.whole_pasts import with_whole_past
 from fuzzgraph.errors import OutOfPages
 from fuzzgraph.layout import plan
 from fuzzgraph.strategies.coherence import pages_per_request
@@ -90,16 +91,17 @@ def _with_rows_up_to(case: Case, longest: int) -> Case:
         case,
         steps=tuple(
             msgspec.structs.replace(
-                step, rows=tuple(_row_up_to(longest, step.mode, row) for row in step.rows)
+                step,
+                rows=tuple(_row_up_to(longest, case.config, step.mode, row) for row in step.rows),
             )
             for step in case.steps
         ),
     )
 
 
-def _row_up_to(longest: int, mode: Mode, row: BatchRow) -> BatchRow:
+def _row_up_to(longest: int, config: EngineConfig, mode: Mode, row: BatchRow) -> BatchRow:
     tokens = min(row.new_tokens, longest) if mode == "prefill" else row.new_tokens
-    length = min(row.seq_len, max(longest, tokens))
+    length = with_whole_past(config, mode, min(row.seq_len, max(longest, tokens)), tokens)
     return msgspec.structs.replace(row, seq_len=length, new_tokens=tokens)
 
 
@@ -118,9 +120,10 @@ def _repaired_row(config: EngineConfig, mode: Mode, row: BatchRow, *, whole: boo
     if mode == "target_verify" and config.spec_topk == 1 and row.new_tokens and not whole:
         low = 1  # a chain may end early; 0 stands for all drafts
     tokens = min(max(row.new_tokens, low), high)
+    length = min(max(row.seq_len, tokens, 1), config.max_context_len)
     return BatchRow(
         request=row.request,
-        seq_len=min(max(row.seq_len, tokens, 1), config.max_context_len),
+        seq_len=with_whole_past(config, mode, length, tokens),
         new_tokens=tokens,
         encoder_len=min(row.encoder_len, config.max_encoder_len),
         adapter=row.adapter,

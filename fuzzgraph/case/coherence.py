@@ -13,6 +13,7 @@ from fuzzgraph.case.config_rules import refuse, validate_config
 from fuzzgraph.case.model import BatchRow, Case, EngineConfig, Mode, ReplayStep
 from fuzzgraph.case.verified_states import most_requests
 from fuzzgraph.case.verify_budgets import cuts_rows
+from fuzzgraph.case.whole_pasts import past_unit
 
 _MOST_STEPS = 1000
 _MOST_REQUESTS = 1 << 20
@@ -187,6 +188,14 @@ def _check_row(config: EngineConfig, mode: Mode, row: BatchRow, where: str) -> N
             row.seq_len,
             f"must lie in {least}..max_context_len={config.max_context_len}",
             "Shorten the request, or raise config.max_context_len.",
+        )
+    unit = past_unit(config, mode)
+    if (row.seq_len - row.new_tokens) % unit:
+        refuse(
+            f"{where}.seq_len",
+            row.seq_len,
+            f"must lie behind whole pages of {unit} tokens by new_tokens={row.new_tokens}",
+            "Shorten the request, or let it compute more.",
         )
     if not 0 <= row.request < _MOST_REQUESTS:
         refuse(

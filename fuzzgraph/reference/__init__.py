@@ -45,6 +45,7 @@ from fuzzgraph.reference.dense_layer import dense_outputs, kept_outputs
 from fuzzgraph.reference.draft_layers import LAYER_ATTENTION, layer_outputs
 from fuzzgraph.reference.draft_model import draft_model_outputs
 from fuzzgraph.reference.geometry import drafts_see, queries_of
+from fuzzgraph.reference.group_keys import group_outputs, hidden_streams
 from fuzzgraph.reference.metadata import capture_truth, live_truth
 from fuzzgraph.reference.output_spec import (
     LAST_ATTENTION,
@@ -96,8 +97,9 @@ class Expected:
     """Name -> float64 or int64. attention [num_tokens, Hq, Dv], in mode draft [raw_bs * topk *
     steps, Hq, Dv] by row, branch, step; swa_attention, the same of a second layer,
     and attention_2 and so on, of further ones of their groups; dense_attention and what stands
-    beside it, see `dense_layer`; what a step leaves of pooled keys, see `pooled_keys`; draft_tokens
-    [raw_bs * topk * steps], the token predicted after each; state [raw_bs, width]; recurrent
+    beside it, see `dense_layer`; what a step leaves of pooled keys, see `pooled_keys`, and a prompt
+    of keys of groups, see `group_keys`; draft_tokens [raw_bs * topk * steps], the token predicted
+    after each; state [raw_bs, width]; recurrent
     [num_tokens, width], and gated_delta, channel_delta, linear and gated_conv, the same, see
     `recurrent_layers`; mixed as attention, see `row_mixing`;
     lora [num_tokens, width], see `adapted_layer`, lora_of_ranks [tokens of all data-parallel ranks,
@@ -124,6 +126,7 @@ def expected(
     layers, bound = attended_layers(batch, config, torch.float64)
     dense, entered = dense_outputs(batch, config, torch.float64)
     outputs, bound = layers | dense, max(bound, entered)
+    outputs |= hidden_streams(layers["attention"], batch, config)
     outputs |= _behind_attention(layers["attention"], batch, config)
     if config.recurrent_state:
         outputs["state"] = content_for(config).state_rows(batch, after=True).double()
@@ -144,7 +147,7 @@ def expected(
         outputs, bound = outputs | found, max(bound, entered)
     if batch.mode != "draft":
         outputs |= compressor_outputs(batch, config) | kept_outputs(batch, config)
-        outputs |= pooled_outputs(batch, config)
+        outputs |= pooled_outputs(batch, config) | group_outputs(batch, config)
     else:
         predicted = queries_of(batch, config).predicted
         assert predicted is not None
@@ -166,6 +169,7 @@ def yardstick(
     """
     layers, _ = attended_layers(batch, config, DTYPES[config.dtype])
     outputs = layers | dense_outputs(batch, config, DTYPES[config.dtype])[0]
+    outputs |= hidden_streams(layers["attention"], batch, config)
     outputs |= _behind_attention(layers["attention"], batch, config)
     if config.recurrent_state:
         outputs |= _rounded_outputs(batch, config, DTYPES[config.dtype])

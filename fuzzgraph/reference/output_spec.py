@@ -20,6 +20,7 @@ from fuzzgraph.adapted_layer import (
     adapted_columns,
     shared_columns,
 )
+from fuzzgraph.block_index import WIDTH as GROUP_WIDTH
 from fuzzgraph.case import EngineConfig, Mode, attention_outputs
 from fuzzgraph.case.prefix_parts import merged_parts
 from fuzzgraph.compressor_layer import INDEX_STATES, STATES, STRAYS, compressor_shape
@@ -51,6 +52,7 @@ from fuzzgraph.reference.draft_layers import (
     of_layers,
 )
 from fuzzgraph.reference.draft_model import parents_of
+from fuzzgraph.reference.group_keys import GROUP_KEYS, GROUP_STRAYS, HIDDEN_STREAMS
 from fuzzgraph.reference.pooled_keys import POOLED_KEYS, POOLED_STRAYS
 from fuzzgraph.reference.shard import padded_tokens, shard
 from fuzzgraph.row_mixing import coarseness
@@ -73,7 +75,7 @@ _FP8_OUTPUT = (2.0**-4, 2.0**-10)
 """Half of the last of three bits behind the leading one, and of the smallest step."""
 LAST_ATTENTION = "last_attention"
 """Attention of the last token of each request of a prompt, of which a server makes logits."""
-_WIDE = ("state", "recurrent")
+_WIDE = ("state", "recurrent", GROUP_KEYS)
 """Those in float32 whatever the model's dtype."""
 
 
@@ -147,7 +149,7 @@ def output_spec(
     """What output `name` of one run must look like; None for a name without a reference."""
     heads = (config.num_q_heads, config.v_head_dim)
     dtypes = (rounding_of(name, config).dtype,)
-    if name in (*attention_outputs(config), DENSE_OUTPUT, "mixed"):
+    if name in (*attention_outputs(config), DENSE_OUTPUT, HIDDEN_STREAMS, "mixed"):
         return OutputSpec(_token_rows(seen, batch, config), heads, dtypes)
     if _mode(batch, config) == "prefill" and name in (HEAD_LOGITS, HIDDEN, *PROMPT_OUTPUTS):
         return _of_prompts(name, seen, batch, config)
@@ -193,7 +195,9 @@ def output_spec(
     if name == POOLED_KEYS:
         width = len(levels(config)) * config.num_kv_heads * config.head_dim
         return OutputSpec(batch.raw_bs, (width,), _TOKEN_IDS)
-    if name in (LAYER_STRAYS, POOLED_STRAYS):
+    if name == GROUP_KEYS:
+        return OutputSpec(batch.num_tokens, (GROUP_WIDTH,), dtypes)
+    if name in (GROUP_STRAYS, LAYER_STRAYS, POOLED_STRAYS):
         return OutputSpec(batch.raw_bs, (), _TOKEN_IDS)
     if name == "draft_context":
         return OutputSpec(batch.num_tokens, context_shape(config), dtypes)

@@ -91,10 +91,22 @@ class BlockSelectingModel(AttentionModel):
             return {}
         backend: Any = engine_module(_CONTEXT).get_attn_backend()
         metadata = backend.get_indexer_metadata(self.layer.layer_id, forward_batch)
-        hidden = self.hidden.index_select(0, input_ids.long() * GROUP + positions.long() % GROUP)
+        hidden = self.hidden_of(input_ids, positions)
+        return {"topk_indices": self.selected(hidden, positions, forward_batch, metadata)}
+
+    def hidden_of(self, input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """Hidden states, of which the indexer's projection makes its queries and keys."""
+        return self.hidden.index_select(0, input_ids.long() * GROUP + positions.long() % GROUP)
+
+    def selected(
+        self, hidden: torch.Tensor, positions: torch.Tensor, forward_batch: Any, metadata: Any
+    ) -> torch.Tensor:
+        """What the engine's indexer selects, by the kernels that it has on CUDA."""
         with _as_on_cuda(hidden):
-            topk = self.indexer.forward_cuda(hidden, positions, forward_batch, metadata)
-        return {"topk_indices": topk}
+            found: torch.Tensor = self.indexer.forward_cuda(
+                hidden, positions, forward_batch, metadata
+            )
+        return found
 
     def past(self, batch: Batch) -> Iterator[Written]:
         """The compressed keys of whole groups, and the ring of each request's last one."""

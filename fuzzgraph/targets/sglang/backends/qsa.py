@@ -15,7 +15,13 @@ from typing import Any
 
 from fuzzgraph.block_index import GROUP
 from fuzzgraph.case import EngineConfig, Mode
-from fuzzgraph.kernel_models import block_indexer, flash_attention, sparse_indexer
+from fuzzgraph.kernel_models import (
+    block_indexer,
+    flash_attention,
+    prompt_scores,
+    sparse_indexer,
+)
+from fuzzgraph.kernel_models.checks import Call
 from fuzzgraph.targets.offline.cuda_on_cpu import tensors_claim_cuda
 from fuzzgraph.targets.offline.kernel_arguments import strict
 from fuzzgraph.targets.offline.stub import Stub
@@ -66,6 +72,56 @@ def _scores(*, min_scored_len: int = 0, **built_for: Any) -> Any:
     return functools.partial(block_indexer.group_scores, min_scored_len=min_scored_len)
 
 
+def _packed_scores(
+    heads: int,
+    head_dim: int,
+    block_n: int = 64,
+    block_q: int = 32,
+    num_stages: int = 3,
+    threads: int = 512,
+    dtype: str = "bfloat16",
+) -> Any:
+    """The same of prompts."""
+    _built_in_bfloat16("_tilelang_qsa_mqa_prefill_kernel", dtype)
+    model = strict(prompt_scores.packed_scores)
+    return functools.partial(
+        model, heads=heads, head_dim=head_dim, block_n=block_n, block_q=block_q
+    )
+
+
+def _relative_scores(
+    heads: int,
+    head_dim: int,
+    block_n: int = 64,
+    block_q: int = 32,
+    num_stages: int = 3,
+    threads: int = 512,
+    key_splits: int = 1,
+    dtype: str = "bfloat16",
+) -> Any:
+    """The same of prompts from 0.5.23 on; into how many parts keys are split changes no score."""
+    _built_in_bfloat16("_tilelang_qsa_mqa_prefill_relative_kernel", dtype)
+    model = strict(prompt_scores.relative_scores)
+    return functools.partial(
+        model, heads=heads, head_dim=head_dim, block_n=block_n, block_q=block_q
+    )
+
+
+def _mask_scores(threads: int = 512, block_k: int = 4096) -> Any:
+    return strict(prompt_scores.mask_scores)
+
+
+def _built_in_bfloat16(kernel: str, dtype: str) -> None:
+    Call(kernel, _SCORES).leaves_out({"dtype": dtype}, {"dtype": "bfloat16"})
+
+
+_PROMPT_KERNELS = {
+    "_tilelang_qsa_mqa_prefill_kernel": _packed_scores,
+    "_tilelang_qsa_mqa_prefill_relative_kernel": _relative_scores,
+    "_tilelang_qsa_mqa_mask_kernel": _mask_scores,
+}
+
+
 def _flash_attention() -> Any:
     """In place of importing it from a package."""
     return strict(flash_attention.flash_attn_varlen_func)
@@ -97,6 +153,7 @@ def _describe(runner: Any) -> None:
     scores: Any = engine_module(_SCORES)
     scores.HAS_TILELANG, scores._tilelang_qsa_mqa_decode_kernel = True, _scores
     scores._num_sms = lambda device: 4
+    vars(scores).update(_PROMPT_KERNELS)
     for name in filter(has_module, (_PREPARED, *_SELECTIONS)):
         compile_to_models(engine_module(name), _COMPILED)
     backend: Any = engine_module(_MODULE).QwenSparseAttnBackend
