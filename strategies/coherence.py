@@ -9,6 +9,7 @@ from fuzzgraph.case.config_rules import (
     WITHOUT_BLOCKS,
     WITHOUT_CAP,
     WITHOUT_LAYER_TYPES,
+    hands_out,
     set_among,
 )
 from fuzzgraph.strategies.coherent_adapters import adapted_experts, adapters
@@ -294,8 +295,9 @@ def _model_head(fields: Fields, can: Capabilities, draws: Draws) -> None:
         fields["gathered_logits"] = DIMENSIONS["gathered_logits"].default
     elif draws.percent("gathered_logits", 60):
         fields["gathered_logits"] = True
-    if len(can.returned_hidden) > 1:
-        fields["returned_hidden"] = draws.pick("returned_hidden", can.returned_hidden)
+    kinds = [kind for kind in can.returned_hidden if hands_out(kind, tuple(fields["modes"]))]
+    if len(kinds) > 1:
+        fields["returned_hidden"] = draws.pick("returned_hidden", kinds)
 
 
 def _prompt_logprobs(fields: Fields, can: Capabilities, draws: Draws) -> None:

@@ -19,7 +19,7 @@ from fuzzgraph.case.config_rules.keys import (
     WITHOUT_POOLED,
 )
 from fuzzgraph.case.config_rules.refusal import refuse
-from fuzzgraph.case.config_rules.servers import WHOLE_BATCHES
+from fuzzgraph.case.config_rules.servers import WHOLE_BATCHES, hands_out
 from fuzzgraph.case.model import EngineConfig
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "WITHOUT_CAP",
     "WITHOUT_LAYER_TYPES",
     "WITHOUT_POOLED",
+    "hands_out",
     "refuse",
     "set_among",
     "validate_config",

@@ -55,12 +55,18 @@ _RETURNED_IN: dict[str, tuple[Mode, ...]] = {
 """Hidden states that a model hands out, and in which modes it is a question whether it does."""
 
 
+def hands_out(kind: str, modes: tuple[Mode, ...]) -> bool:
+    """Whether a model with graphs of these modes may hand out hidden states of a kind."""
+    among = _RETURNED_IN.get(kind)
+    return among is None or modes in [(mode,) for mode in among]
+
+
 def check_returned_hidden(config: EngineConfig) -> None:
     """Servers return those of decodes and prefills, and EAGLE-3 reads those of verifies and
     prefills."""
-    modes = _RETURNED_IN.get(config.returned_hidden)
-    if modes is not None and config.modes not in [(mode,) for mode in modes]:
-        needed = " or ".join(f"modes=[{mode!r}]" for mode in modes)
+    if not hands_out(config.returned_hidden, config.modes):
+        among = _RETURNED_IN[config.returned_hidden]
+        needed = " or ".join(f"modes=[{mode!r}]" for mode in among)
         refuse(
             "config.returned_hidden",
             config.returned_hidden,
