@@ -19,7 +19,7 @@ import torch
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.expert_layer import rank_sizes
 from fuzzgraph.row_mixing import LARGEST_VALUE
-from fuzzgraph.splitmix import hash_counters
+from fuzzgraph.splitmix import hash_counters, hash_quarters
 from fuzzgraph.world import Batch
 
 __all__ = [
@@ -50,6 +50,8 @@ VOCABULARY = 37
 PADDED_VOCABULARY = 64
 """Source: sglang vocab_parallel_embedding.py, DEFAULT_VOCAB_PADDING_SIZE."""
 _WEIGHTS = (1.0, -1.0, 0.5, -0.5, 0.75)
+_OTHERS = 30_000
+"""The key of the other ranks' numbers, to which step and rank are added."""
 _READ = 2
 """Columns of a hidden state that a logit reads."""
 
@@ -90,10 +92,9 @@ def hidden_of_ranks(batch: Batch, config: EngineConfig) -> list[torch.Tensor]:
     columns, found = hidden_columns(config), []
     for rank, tokens in enumerate(rank_sizes(batch, config)):
         rows = 0 if rank == config.dp_rank else tokens
-        places = np.arange(rows * columns, dtype=np.uint64)
-        drawn = hash_counters(30_000 + 100 * batch.step + rank, places) % np.uint64(17)
-        numbers = torch.from_numpy(drawn.astype(np.float32)) / 4 - 2
-        found.append(numbers.reshape(rows, columns))
+        found.append(
+            torch.from_numpy(hash_quarters(_OTHERS + 100 * batch.step + rank, rows, columns))
+        )
     return found
 
 

@@ -35,6 +35,15 @@ def hash_counters(key: int, counters: npt.NDArray[np.uint64]) -> npt.NDArray[np.
     return bits
 
 
+def hash_quarters(key: int, rows: int, columns: int) -> npt.NDArray[np.float32]:
+    """[rows, columns] multiples of 1/4 in [-2, 2], by place."""
+    drawn = hash_counters(key, np.arange(rows * columns, dtype=np.uint64)) % np.uint64(17)
+    quarters = drawn.astype(np.float32).reshape(rows, columns)
+    quarters /= 4
+    quarters -= 2
+    return quarters
+
+
 class Chance:
     """Choices that follow from a number and a salt alone.
 

@@ -48,6 +48,12 @@ def most_of_a_rank(config: EngineConfig, *, prefills: bool = False) -> int:
     return config.req_pool_size * tokens
 
 
+def most_tokens_of_a_rank(config: EngineConfig) -> int:
+    """The most tokens of a decode or verify of a rank, padded ones included."""
+    width = config.draft_tokens if "target_verify" in config.modes else 1
+    return width * max(most_of_a_rank(config), config.capture_bs[-1])
+
+
 def padded_size(config: EngineConfig, step: ReplayStep) -> int | None:
     """The smallest captured size that holds the step on every rank; None above the ladder."""
     return captured_size(config, step.mode, max(rank_sizes(config, step)))

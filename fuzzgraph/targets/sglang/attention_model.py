@@ -380,11 +380,12 @@ class PrefillModel:
     shared_experts_config = None
     kind: type[AttentionModel] = AttentionModel
     """What attends in the body."""
+    body_kind: type[Body] = Body
     decides_on_host = False
     """Whether it decides by lengths on the host how it computes."""
 
     def __init__(self, config: EngineConfig, device: torch.device) -> None:
-        self.model = Body(config, device, self.kind)
+        self.model = self.body_kind(config, device, self.kind)
 
     def forward(
         self, input_ids: torch.Tensor, positions: torch.Tensor, forward_batch: Any, **_: Any

@@ -30,10 +30,10 @@ class LogitsPrefillModel(PrefillModel):
     kind = LogitsModel
 
     def __init__(self, config: EngineConfig, device: torch.device) -> None:
-        super().__init__(config, device)
         self.capture_aux_hidden_states = config.returned_hidden == "aux"
         if self.capture_aux_hidden_states:
-            self.model = _SeveralLayers(config, device, self.kind)
+            self.body_kind = _SeveralLayers
+        super().__init__(config, device)
 
     @property
     def head(self) -> LogitsModel:

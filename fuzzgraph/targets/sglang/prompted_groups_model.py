@@ -124,15 +124,9 @@ class _Body(Body):
 
     last_hc_hidden_states: torch.Tensor | None = None
 
-    def forward(
-        self,
-        input_ids: torch.Tensor,
-        positions: torch.Tensor,
-        forward_batch: Any,
-        input_embeds: torch.Tensor | None = None,
-    ) -> torch.Tensor:
+    def forward(self, *given: Any, **named: Any) -> torch.Tensor:
         self.last_hc_hidden_states = None
-        attended = super().forward(input_ids, positions, forward_batch, input_embeds)
+        attended = super().forward(*given, **named)
         self.last_hc_hidden_states = attended * 1
         return attended
 
@@ -141,9 +135,8 @@ class PromptsModel(PrefillModel):
     """The layer where prefill runners look for a body, with hidden states for a draft model."""
 
     kind = PromptedGroupsModel
-
-    def __init__(self, config: EngineConfig, device: torch.device) -> None:
-        self.model = _Body(config, device, self.kind)
+    body_kind = _Body
+    model: _Body
 
     def forward(
         self, input_ids: torch.Tensor, positions: torch.Tensor, forward_batch: Any, **_: Any

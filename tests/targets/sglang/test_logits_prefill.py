@@ -67,64 +67,37 @@ IN_CHUNKS = {"prompt_logprobs": "chunked"}
 OF_ALL, OF_LAYERS = {"returned_hidden": "full"}, {"returned_hidden": "aux"}
 
 
-@pytest.mark.sglang
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("mutant", "settings", "output"),
-    [
-        ("row_behind_the_last", {}, "logits"),
-        ("last_rows_by_lengths_of_one_row", {}, "logits"),
-        ("first_rows_of_layers", OF_LAYERS, "returned_hidden"),
-        ("sampled_rows_one_on", ASKS, "logits"),
-        ("logprobs_of_first_rows", ASKS, "prompt_logprobs"),
-        ("asked_rows_not_counted_on", ASKS, "prompt_logprobs"),
-        ("rows_of_a_chunk_backwards", IN_CHUNKS, "prompt_logprobs"),
-        ("samples_of_a_chunk_start", IN_CHUNKS, "logits"),
-        ("not_normalised", ASKS, "prompt_logprobs"),
-        ("top_values_not_split", IN_CHUNKS, "prompt_top_logprobs"),
-        ("logprobs_left_out", ASKS, "prompt_logprobs"),
-        ("wants_no_logprobs", ASKS, "prompt_logprobs"),
-        ("hidden_states_of_requests", OF_ALL, "returned_hidden"),
-        ("hidden_states_of_a_bucket", OF_ALL, "returned_hidden"),
-        ("hidden_states_not_asked_for", OF_ALL, "returned_hidden"),
-    ],
+Planted = tuple[str, str, str, dict[str, Any], str]
+"""Release, graphs, the changed line, what the config has, and the output that shows it."""
+PLANTED: tuple[Planted, ...] = (
+    (NEWEST, "breakable", "row_behind_the_last", {}, "logits"),
+    (NEWEST, "breakable", "last_rows_by_lengths_of_one_row", {}, "logits"),
+    (NEWEST, "breakable", "first_rows_of_layers", OF_LAYERS, "returned_hidden"),
+    (NEWEST, "breakable", "sampled_rows_one_on", ASKS, "logits"),
+    (NEWEST, "breakable", "logprobs_of_first_rows", ASKS, "prompt_logprobs"),
+    (NEWEST, "breakable", "asked_rows_not_counted_on", ASKS, "prompt_logprobs"),
+    (NEWEST, "breakable", "rows_of_a_chunk_backwards", IN_CHUNKS, "prompt_logprobs"),
+    (NEWEST, "breakable", "samples_of_a_chunk_start", IN_CHUNKS, "logits"),
+    (NEWEST, "breakable", "not_normalised", ASKS, "prompt_logprobs"),
+    (NEWEST, "breakable", "top_values_not_split", IN_CHUNKS, "prompt_top_logprobs"),
+    (NEWEST, "breakable", "logprobs_left_out", ASKS, "prompt_logprobs"),
+    (NEWEST, "breakable", "wants_no_logprobs", ASKS, "prompt_logprobs"),
+    (NEWEST, "breakable", "hidden_states_of_requests", OF_ALL, "returned_hidden"),
+    (NEWEST, "breakable", "hidden_states_of_a_bucket", OF_ALL, "returned_hidden"),
+    (NEWEST, "breakable", "hidden_states_not_asked_for", OF_ALL, "returned_hidden"),
+    (NEWEST, "full", "logits_of_one_request", {}, "logits"),
+    (NEWEST, "full", "runs_behind_the_static_batch", ASKS, "prompt_logprobs"),
+    ("0.5.13", "breakable", "hidden_states_of_requests_in_old_runners", OF_ALL, "returned_hidden"),
+    ("0.5.13", "breakable", "logits_of_one_request_in_old_runners", OF_ALL, "logits"),
 )
-def test_one_changed_line_is_found_out(
-    workers: Workers, mutant: str, settings: dict[str, Any], output: str
-) -> None:
-    seen = found(workers, NEWEST, prompts("breakable", **settings), f"{MUTANTS}{mutant}")
-    assert output in {buffer for _, buffer in seen}, seen
 
 
 @pytest.mark.sglang
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("mutant", "settings", "output"),
-    [
-        ("logits_of_one_request", {}, "logits"),
-        ("runs_behind_the_static_batch", ASKS, "prompt_logprobs"),
-    ],
-)
-def test_one_changed_line_is_found_out_behind_full_graphs(
-    workers: Workers, mutant: str, settings: dict[str, Any], output: str
-) -> None:
-    seen = found(workers, NEWEST, prompts("full", **settings), f"{MUTANTS}{mutant}")
-    assert output in {buffer for _, buffer in seen}, seen
-
-
-@pytest.mark.sglang
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("mutant", "output"),
-    [
-        ("hidden_states_of_requests_in_old_runners", "returned_hidden"),
-        ("logits_of_one_request_in_old_runners", "logits"),
-    ],
-)
-def test_one_changed_line_of_old_runners_is_found_out(
-    workers: Workers, mutant: str, output: str
-) -> None:
-    seen = found(workers, "0.5.13", prompts("breakable", **OF_ALL), f"{MUTANTS}{mutant}")
+@pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: "-".join(planted[1:3]))
+def test_one_changed_line_is_found_out(workers: Workers, planted: Planted) -> None:
+    version, graphs, mutant, settings, output = planted
+    seen = found(workers, version, prompts(graphs, **settings), f"{MUTANTS}{mutant}")
     assert output in {buffer for _, buffer in seen}, seen
 
 

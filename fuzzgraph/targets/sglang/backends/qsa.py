@@ -83,10 +83,7 @@ def _packed_scores(
 ) -> Any:
     """The same of prompts."""
     _built_in_bfloat16("_tilelang_qsa_mqa_prefill_kernel", dtype)
-    model = strict(prompt_scores.packed_scores)
-    return functools.partial(
-        model, heads=heads, head_dim=head_dim, block_n=block_n, block_q=block_q
-    )
+    return _of_tiles(prompt_scores.packed_scores, heads, head_dim, block_n, block_q)
 
 
 def _relative_scores(
@@ -101,14 +98,18 @@ def _relative_scores(
 ) -> Any:
     """The same of prompts from 0.5.23 on; into how many parts keys are split changes no score."""
     _built_in_bfloat16("_tilelang_qsa_mqa_prefill_relative_kernel", dtype)
-    model = strict(prompt_scores.relative_scores)
-    return functools.partial(
-        model, heads=heads, head_dim=head_dim, block_n=block_n, block_q=block_q
-    )
+    return _of_tiles(prompt_scores.relative_scores, heads, head_dim, block_n, block_q)
 
 
 def _mask_scores(threads: int = 512, block_k: int = 4096) -> Any:
     return strict(prompt_scores.mask_scores)
+
+
+def _of_tiles(model: Any, heads: int, head_dim: int, block_n: int, block_q: int) -> Any:
+    """The model, built for these sizes."""
+    return functools.partial(
+        strict(model), heads=heads, head_dim=head_dim, block_n=block_n, block_q=block_q
+    )
 
 
 def _built_in_bfloat16(kernel: str, dtype: str) -> None:

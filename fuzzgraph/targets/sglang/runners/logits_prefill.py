@@ -36,6 +36,7 @@ from fuzzgraph.targets.sglang.runners.prefill_cuda_graph_runner import FULL
 from fuzzgraph.targets.sglang.runners.prefill_session import PrefillSession
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 from fuzzgraph.targets.sglang.stubs.platform import in_environment
+from fuzzgraph.targets.sglang.target import SglangTarget
 from fuzzgraph.world import Batch
 
 _INFO = "sglang.srt.model_executor.forward_batch_info"
@@ -158,7 +159,18 @@ _OF_A_HEAD: Mapping[str, Any] = {
 }
 
 
-class LogitsPrefillTarget(PrefillTarget):
+class _WithHead(SglangTarget):
+    """What a target of prefill graphs has with a head behind their body."""
+
+    def refused(self, config: EngineConfig) -> str | None:
+        return _not_driven(config) or super().refused(config)
+
+    def load(self) -> None:
+        super().load()
+        self.capabilities = load_head(self.capabilities)
+
+
+class LogitsPrefillTarget(_WithHead, PrefillTarget):
     """A model's head behind breakable graphs of the sglang release that this process holds."""
 
     def __init__(self, name: str) -> None:
@@ -166,18 +178,11 @@ class LogitsPrefillTarget(PrefillTarget):
         self.about = "logits, hidden states and logprobs behind breakable prefill graphs"
         self.capabilities = self.capabilities.replace(**{**OF_ONE_RANK, **DATA_RANKS, **_OF_A_HEAD})
 
-    def refused(self, config: EngineConfig) -> str | None:
-        return _not_driven(config) or super().refused(config)
-
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> LogitsPrefillSession:
         return LogitsPrefillSession(config, graphs, self._kind)
 
-    def load(self) -> None:
-        super().load()
-        self.capabilities = load_head(self.capabilities)
 
-
-class FullLogitsPrefillTarget(FullPrefillTarget):
+class FullLogitsPrefillTarget(_WithHead, FullPrefillTarget):
     """The same behind full graphs."""
 
     about = "logits, hidden states and logprobs behind full prefill graphs"
@@ -185,12 +190,5 @@ class FullLogitsPrefillTarget(FullPrefillTarget):
         **{**OF_ONE_RANK, **DATA_RANKS, **_OF_A_HEAD}
     )
 
-    def refused(self, config: EngineConfig) -> str | None:
-        return _not_driven(config) or super().refused(config)
-
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> FullLogitsPrefillSession:
         return FullLogitsPrefillSession(config, graphs, FULL)
-
-    def load(self) -> None:
-        super().load()
-        self.capabilities = load_head(self.capabilities)

@@ -17,7 +17,7 @@ import torch
 
 from fuzzgraph.adapted_layer import ADAPTED_INPUT, adapters_of_ranks
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.case.capture_sizes import most_of_a_rank
+from fuzzgraph.case.capture_sizes import most_tokens_of_a_rank
 from fuzzgraph.errors import EngineError
 from fuzzgraph.expert_layer import tokens_of_ranks
 from fuzzgraph.targets.sglang.stubs.tp_groups import Group
@@ -47,7 +47,7 @@ class AdapterRanks(Group):
             The most tokens that a rank may have, padded ones included.
         """
         config = self._config
-        most = self._width * max(most_of_a_rank(config), config.capture_bs[-1])
+        most = most_tokens_of_a_rank(config)
         self.starts = torch.zeros(config.dp_size, dtype=torch.int64, device=device)
         """Where the tokens of each rank begin in the rows that were gathered last."""
         shape = config.dp_size, most, ADAPTED_INPUT

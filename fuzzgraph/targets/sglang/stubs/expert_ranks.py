@@ -14,16 +14,15 @@ import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
-import numpy as np
 import torch
 
 from fuzzgraph import expert_layer
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.case.capture_sizes import most_of_a_rank
+from fuzzgraph.case.capture_sizes import most_tokens_of_a_rank
 from fuzzgraph.errors import EngineError
 from fuzzgraph.expert_columns import ATTENDED, EXPERT_WIDTH
-from fuzzgraph.splitmix import hash_counters
-from fuzzgraph.targets.sglang.stubs.tp_groups import Group
+from fuzzgraph.splitmix import hash_quarters
+from fuzzgraph.targets.sglang.stubs.tp_groups import Group, live_rows, sum_of_ranks
 from fuzzgraph.world import Batch
 
 Exchanged = Literal["rows", "parts"]
@@ -48,8 +47,7 @@ class ExpertRanks(Group):
             The most tokens that a rank may have, padded ones included.
         """
         config = self._config
-        width = config.draft_tokens if "target_verify" in config.modes else 1
-        most = width * max(most_of_a_rank(config), config.capture_bs[-1])
+        most = most_tokens_of_a_rank(config)
         shape = config.dp_size, most, EXPERT_WIDTH
         self._sizes = torch.zeros(config.dp_size, dtype=torch.int64, device=device)
         self.starts = torch.zeros_like(self._sizes)
@@ -77,9 +75,8 @@ class ExpertRanks(Group):
 
     def _rows_of(self, ids: torch.Tensor, step: int, rank: int) -> torch.Tensor:
         """[tokens, EXPERT_WIDTH]; attention's columns, which no expert reads, hold any numbers."""
-        places = np.arange(len(ids) * ATTENDED, dtype=np.uint64)
-        drawn = hash_counters(20_000 + 100 * step + rank, places) % np.uint64(17)
-        attended = torch.from_numpy(drawn.astype(np.float32)).reshape(len(ids), ATTENDED) / 4 - 2
+        numbers = hash_quarters(20_000 + 100 * step + rank, len(ids), ATTENDED)
+        attended = torch.from_numpy(numbers)
         return torch.cat((self._own[ids], attended.to(self._own.dtype)), dim=1)
 
     # Collectives
@@ -108,25 +105,14 @@ class ExpertRanks(Group):
             output[start : start + rows] = part if rank == self.rank else self._rows[rank, :rows]
 
     def all_reduce(self, part: torch.Tensor) -> torch.Tensor:
-        """The sum of what all ranks have, each where its tokens lie and zero elsewhere.
-
-        Nothing here reads a device's numbers on the host, as a collective in a graph may not.
-        """
+        """The sum of what all ranks have, each where its tokens lie and zero elsewhere."""
         ranks, most = self._rows.shape[:2]
-        of_rank = torch.arange(ranks, device=part.device)[:, None]
-        row = torch.arange(most, device=part.device)[None, :]
-        live = row < self._sizes[:, None]
-        if self.exchanged == "rows":
-            self.starts.copy_(self._sizes.cumsum(0) - self._sizes)
-            held, live = self._rows, live & (of_rank != self.rank)
-        else:
-            held = self._parts
-        beyond = len(part)  # one row more, for what no rank hands over
-        places = torch.where(live, self.starts[:, None] + row, beyond).clamp(max=beyond)
-        found = torch.cat((part, part.new_zeros(1, EXPERT_WIDTH)))
-        handed = torch.where(live[:, :, None], held, torch.zeros_like(held))
-        found.index_add_(0, places.flatten(), handed.flatten(0, 1))
-        return found[:beyond]
+        live = live_rows(self._sizes, most)
+        if self.exchanged == "parts":
+            return sum_of_ranks(part, self._parts, live, self.starts)
+        self.starts.copy_(self._sizes.cumsum(0) - self._sizes)
+        others = torch.arange(ranks, device=part.device)[:, None] != self.rank
+        return sum_of_ranks(part, self._rows, live & others, self.starts)
 
     def reduce_scatter_tensor(self, output: torch.Tensor, part: torch.Tensor) -> None:
         """This rank's share of the sum, where all have as many rows."""

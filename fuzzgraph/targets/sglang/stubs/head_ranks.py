@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.case.capture_sizes import most_of_a_rank
+from fuzzgraph.case.capture_sizes import most_tokens_of_a_rank
 from fuzzgraph.errors import EngineError
 from fuzzgraph.expert_layer import rank_sizes
 from fuzzgraph.language_head import (
@@ -24,7 +24,13 @@ from fuzzgraph.language_head import (
     hidden_of_ranks,
     padded_head_weight,
 )
-from fuzzgraph.targets.sglang.stubs.tp_groups import Group, rows_of_ranks, with_own_storage
+from fuzzgraph.targets.sglang.stubs.tp_groups import (
+    Group,
+    live_rows,
+    rows_of_ranks,
+    sum_of_ranks,
+    with_own_storage,
+)
 from fuzzgraph.world import Batch
 
 
@@ -39,8 +45,7 @@ class HeadRanks(Group):
     def open(self, device: torch.device, dtype: torch.dtype) -> None:
         """Make room for what ranks hand over."""
         config = self._config
-        width = config.draft_tokens if "target_verify" in config.modes else 1
-        most = width * max(most_of_a_rank(config), config.capture_bs[-1])
+        most = most_tokens_of_a_rank(config)
         columns, each = hidden_columns(config), PADDED_VOCABULARY // config.dp_size
         self._rows = torch.zeros(config.dp_size, most, columns, dtype=dtype, device=device)
         self._sizes = torch.zeros(config.dp_size, dtype=torch.int64, device=device)
@@ -66,20 +71,11 @@ class HeadRanks(Group):
     # Collectives
 
     def all_reduce(self, part: torch.Tensor) -> torch.Tensor:
-        """The sum of what all ranks have, each where its tokens lie and zero elsewhere.
-
-        Nothing here reads a device's numbers on the host, as a collective in a graph may not.
-        """
+        """The sum of what all ranks have, each where its tokens lie and zero elsewhere."""
         ranks, most = self._rows.shape[:2]
-        of_rank = torch.arange(ranks, device=part.device)[:, None]
-        row = torch.arange(most, device=part.device)[None, :]
-        live = (row < self._sizes[:, None]) & (of_rank != self.rank)
-        beyond = len(part)  # one row more, for what no rank hands over
-        places = torch.where(live, self._starts[:, None] + row, beyond).clamp(max=beyond)
-        found = torch.cat((part, part.new_zeros(1, part.shape[1])))
-        handed = torch.where(live[:, :, None], self._rows, torch.zeros_like(self._rows))
-        found.index_add_(0, places.flatten(), handed.flatten(0, 1))
-        self._gathered = found[:beyond]
+        others = torch.arange(ranks, device=part.device)[:, None] != self.rank
+        live = live_rows(self._sizes, most) & others
+        self._gathered = sum_of_ranks(part, self._rows, live, self._starts)
         return self._gathered
 
     def all_gather(self, part: torch.Tensor, dim: int = -1) -> torch.Tensor:

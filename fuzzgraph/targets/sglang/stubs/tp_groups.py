@@ -144,6 +144,32 @@ def with_own_storage(tensor: torch.Tensor) -> torch.Tensor:
     return found
 
 
+def live_rows(sizes: torch.Tensor, most: int) -> torch.Tensor:
+    """bool [ranks, most]: which rows of each rank are of its tokens, of which it has `sizes`."""
+    return torch.arange(most, device=sizes.device)[None, :] < sizes[:, None]
+
+
+def sum_of_ranks(
+    part: torch.Tensor, handed: torch.Tensor, live: torch.Tensor, starts: torch.Tensor
+) -> torch.Tensor:
+    """What a rank has, and to it what others hand over, each from the row on where its tokens lie.
+
+    Nothing here reads a device's numbers on the host, as a collective in a graph may not.
+
+    Args:
+        part: [rows, columns] of this rank.
+        handed: [ranks, most, columns]; live: bool [ranks, most], the rows of it that count.
+        starts: int64 [ranks].
+    """
+    row = torch.arange(handed.shape[1], device=part.device)[None, :]
+    beyond = len(part)  # one row more, for what no rank hands over
+    places = torch.where(live, starts[:, None] + row, beyond).clamp(max=beyond)
+    found = torch.cat((part, part.new_zeros(1, part.shape[1])))
+    counted = torch.where(live[:, :, None], handed, torch.zeros_like(handed))
+    found.index_add_(0, places.flatten(), counted.flatten(0, 1))
+    return found[:beyond]
+
+
 def rows_of_ranks(
     gathered: torch.Tensor, starts: torch.Tensor, sizes: Sequence[int]
 ) -> torch.Tensor:
