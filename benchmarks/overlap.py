@@ -1,4 +1,4 @@
-"""Which targets copy from pinned memory without waiting, and what shows with the host a step ahead.
+"""Which targets copy from or to pinned memory without waiting, and what shows with the host ahead.
 
 Each case runs with --overlap and without; what differs besides the findings of oracle overlap is a
 fault of ours.

@@ -39,7 +39,7 @@ reads and history at once where it agrees. other_world, left_over, twin: run whe
 differs. other_world changes foreign memory alone; left_over what the previous replay left in
 buffers that the engine promises to rewrite; twin takes away the past as a whole. again: the replay
 repeated in the same world, to tell nondeterminism. ahead: replay with the host a step ahead of the
-device, kept where a copy from pinned memory read something else then."""
+device, kept where a copy from pinned memory read something else then, or the host before a copy."""
 
 
 class BatchPart(NamedTuple):
@@ -256,6 +256,9 @@ class StepRecord:
     rewritten: tuple[str, ...] = ()
     """Lines of the engine that give a copy whose pinned source it rewrote before the copy need have
     run (run `ahead`)."""
+    unarrived: tuple[str, ...] = ()
+    """Lines of the engine that give a copy to the host, where the host read before that need have
+    arrived (run `ahead`)."""
     nan_world: bool = False
     nondeterministic: bool = False
     """Whether the engine differed from itself in the same world (run `again`)."""

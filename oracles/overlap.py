@@ -1,4 +1,5 @@
-"""Clause "reads only what its batch names": not what the host prepares for the next one."""
+"""Clause "reads only what its batch names": not what the host prepares for the next one, nor memory
+of the host into which a copy has not arrived."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from fuzzgraph.rules.comparison import Difference
 
 
 class Overlap:
-    """A step gives the same when copies from pinned memory run as late as CUDA allows.
+    """A step gives the same when copies from and to pinned memory run as late as CUDA allows.
 
     Compared as `history` compares: bit for bit live outputs, used metadata, and of the padded tail
     what selects memory.
@@ -34,18 +35,30 @@ class Overlap:
                 if worst is not None:
                     yield self._finding(step, name, worst, kind)
 
-    def _finding(self, step: StepRecord, name: str, worst: Difference, kind: str) -> Finding:
-        lines = ", ".join(step.rewritten)
+    def _finding(self, step: StepRecord, buffer: str, worst: Difference, kind: str) -> Finding:
         detail: dict[str, Any] = {"rows": "live"} if kind == "outputs" else {}
+        for name, lines in (("copied_at", step.rewritten), ("arrives_at", step.unarrived)):
+            if lines:
+                detail[name] = ", ".join(lines)
         return claim(
             step,
             self.name,
             self.clause,
-            buffer=name,
+            buffer=buffer,
             symptom="mismatch",
-            message=f"{name}{worst} where copies run late: pinned memory was rewritten before the"
-            f" copy out of it need have run, given at {lines}",
+            message=f"{buffer}{worst} where copies run late: {_why(step)}",
             index=list(worst.index),
-            copied_at=lines,
             **detail,
         )
+
+
+def _why(step: StepRecord) -> str:
+    """What happened to pinned memory; on a device either may be the reason."""
+    told = []
+    if step.rewritten:
+        lines = ", ".join(step.rewritten)
+        told.append(f"it was rewritten before the copy out of it need have run, given at {lines}")
+    if step.unarrived:
+        lines = ", ".join(step.unarrived)
+        told.append(f"it was read before the copy into it need have run, given at {lines}")
+    return "pinned memory: " + ", or ".join(told)

@@ -1,8 +1,8 @@
 """Runs a step with the host a step ahead of the device, as servers that overlap steps do.
 
 Nothing waits between `prepare_replay`, `replay` and what the engine does for the next step, and
-copies from pinned memory run as late as they may: on a CPU by `graphs.late_copies`, on a device by
-work that keeps it busy meanwhile.
+copies between pinned memory and the device run as late as they may: on a CPU by `late_copies` and
+`late_arrivals` of `graphs`, on a device by work that keeps it busy meanwhile.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from fuzzgraph.execution.attribution import same
 from fuzzgraph.execution.failures import SessionFailed, printable_error
 from fuzzgraph.execution.observed import in_terms_of
 from fuzzgraph.execution.session import OpenSession, Snapshot
+from fuzzgraph.graphs.late_arrivals import Arrivals, late_arrivals
 from fuzzgraph.graphs.late_copies import PinnedCopies, late_copies
 from fuzzgraph.graphs.late_stream import LateStream
 from fuzzgraph.observation import Observation, RunFailure, RunKind, StepRecord
@@ -41,7 +42,8 @@ class Ahead:
         """Steps that were not judged, because they did not repeat themselves."""
 
     def run(self, step: StepRecord, following: Batch | None, before: Snapshot) -> None:
-        """Run a step once more; keep what was seen if a late copy read something else.
+        """Run a step once more; keep what was seen if a late copy read something else, or if the
+        host read memory into which one had not arrived.
 
         Args:
             step: the record to complete.
@@ -62,17 +64,60 @@ class Ahead:
         seen = self._seen(step.batch, following, late, stream.unwaited())
         stream.wait()
         self.late_copies.update(copy.line for copy in stream.copies)
+        self.late_copies.update(stream.to_host)
         lines = dict.fromkeys(copy.line for copy in stream.copies if copy.rewritten)
         agrees = self._agrees_with_itself(step, before)
-        if not lines:
-            return
-        step.rewritten = tuple(lines)
-        # What was taken down of the step has to give what the step gave, copies apart.
-        stream.repeat(late=False)
-        if agrees and same(self._in_terms(step.batch, seen), step.runs["replay"]):
-            step.runs["ahead"] = self._late(step, stream, seen)
-        else:
+        if lines:
+            step.rewritten = tuple(lines)
+            # What was taken down of the step has to give what the step gave, copies apart.
+            stream.repeat(late=False)
+            agrees = agrees and same(self._in_terms(step.batch, seen), step.runs["replay"])
+            if agrees:
+                step.runs["ahead"] = self._late(step, stream, seen)
+        elif stream.to_host and agrees:
+            self._run_withheld(step, following, before, tuple(dict.fromkeys(stream.to_host)))
+        if not agrees and (lines or stream.to_host):
             self.unrepeatable += 1
+
+    def _run_withheld(
+        self, step: StepRecord, following: Batch | None, before: Snapshot, lines: tuple[str, ...]
+    ) -> None:
+        """On a CPU: while copies that these lines give to the host arrive late."""
+        replay = step.runs["replay"]
+        seen = self._withheld(step.batch, following, before, lines)
+        if same(seen, replay):
+            return
+        step.runs["ahead"] = seen
+        alone = [
+            line
+            for line in lines
+            if len(lines) > 1
+            and not same(self._withheld(step.batch, following, before, (line,)), replay)
+        ]
+        step.unarrived = tuple(alone) or lines
+
+    def _withheld(
+        self, batch: Batch, following: Batch | None, before: Snapshot, lines: tuple[str, ...]
+    ) -> Observation:
+        """What the step gives with these copies as late as they may be.
+
+        Raises:
+            SessionFailed: the engine fails on what it reads.
+        """
+        opened = self._opened
+        drop_handed(opened.session)
+        opened.restore(before)
+        arrivals = Arrivals(lines)
+        late = late_arrivals(opened.memory, arrivals)
+        try:
+            seen = self._seen(batch, following, late, arrivals.arrived())
+        except SessionFailed as lost:
+            error = f"{lost.failure.error}, before a copy to the host arrived, given at "
+            failure = replace(lost.failure, error=error + ", ".join(lines))
+            raise SessionFailed(failure) from lost
+        finally:
+            arrivals.wait()
+        return self._in_terms(batch, seen)
 
     def _run_held(self, step: StepRecord, following: Batch | None, before: Snapshot) -> None:
         """On a device: while it is held."""
@@ -81,11 +126,12 @@ class Ahead:
         held.enter_context(self._opened.graphs.held())
         held.enter_context(given)
         seen = self._in_terms(step.batch, self._seen(step.batch, following, held, nullcontext()))
-        self.late_copies.update(given.lines)
+        self.late_copies.update([*given.to_device, *given.to_host])
         agrees = self._agrees_with_itself(step, before)
         if same(seen, step.runs["replay"]):
             return
-        step.rewritten = tuple(dict.fromkeys(given.lines))
+        step.rewritten = tuple(dict.fromkeys(given.to_device))
+        step.unarrived = tuple(dict.fromkeys(given.to_host))
         if agrees:
             step.runs["ahead"] = seen
         else:

@@ -38,7 +38,7 @@ def setup_of(fault: Fault) -> Setup:
 
 def healthy_twin(fault: Fault) -> BuiltinTarget:
     """The engine that the fault was planted in."""
-    return BuiltinTarget(inputs="pinned" if fault.overlap else "pageable")
+    return BuiltinTarget(inputs=fault.inputs)
 
 
 def open_fault(name: str) -> BuiltinTarget:

@@ -10,7 +10,6 @@ There is one stream. Work of several streams is taken to run in the order in whi
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,11 +20,10 @@ import torch
 from fuzzgraph.graphs.repeating import Step, repeat_all
 from fuzzgraph.memory import GuardedMemory, Image
 from fuzzgraph.memory.arena import storage_key
+from fuzzgraph.memory.device_work import next_copy
 from fuzzgraph.memory.mode_stack import past_modes
 from fuzzgraph.relays import relay
 from fuzzgraph.rules.comparison import same_bits
-
-_NUMBERS = itertools.count(1)
 
 
 @dataclass(slots=True)
@@ -43,7 +41,7 @@ class LateCopy:
 
     def __post_init__(self) -> None:
         self.at_call = self.source.clone()
-        self.number = next(_NUMBERS)
+        self.number = next_copy()
 
     def arrive(self) -> None:
         """Run it at last."""
@@ -77,6 +75,8 @@ class LateStream:
         self._late = False
         self.copies: list[LateCopy] = []
         """In the order in which they were given."""
+        self.to_host: list[str] = []
+        """Line of the engine that gave it, for each copy to the host that may arrive late."""
         self._waits = True
         # Content of memory outside the arena before it was written; and what was made since, by
         # storage. The tensors are kept, so that no other storage gets the same key.

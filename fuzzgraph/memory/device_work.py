@@ -5,6 +5,7 @@ On a CPU work is done as soon as it is given, unless a stream is open (`graphs.l
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
@@ -30,6 +31,15 @@ class Stream(Protocol):
 
 
 _OPEN: list[Stream] = []
+_NUMBERS = itertools.count(1)
+
+
+def next_copy() -> int:
+    """The number of a copy that is given now.
+
+    Counted over all streams: an event may have been recorded while another one was open.
+    """
+    return next(_NUMBERS)
 
 
 @contextmanager

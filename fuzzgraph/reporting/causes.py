@@ -145,8 +145,9 @@ def _pattern(finding: Finding) -> tuple[str, ...]:
         return (finding.oracle, finding.symptom, _NUMBER.sub("#", told))
     if "left_over" in finding.detail:  # the buffer that was not rewritten
         return (finding.oracle, str(finding.detail["left_over"]).rpartition(".")[2])
-    if "copied_at" in finding.detail:
-        return (finding.oracle, str(finding.detail["copied_at"]))
+    for late_copies in ("copied_at", "arrives_at"):
+        if late_copies in finding.detail:
+            return (finding.oracle, str(finding.detail[late_copies]))
     if "kept_from" in finding.detail:  # a result that is a view of a buffer of the engine
         return (finding.oracle, "kept")
     return ()

@@ -113,7 +113,7 @@ def not_overlapped(setup: Setup, copies: Mapping[str, int], unrepeatable: int) -
     if not setup.overlap:
         return []
     if not copies:
-        return ["--overlap: the engine made no copy from pinned memory without waiting for it"]
+        return ["--overlap: the engine copied nothing from or to pinned memory without waiting"]
     if not unrepeatable:
         return []
     return [f"late copies of {counted(unrepeatable, 'step')}: the step did not repeat itself"]
@@ -123,7 +123,7 @@ def overlapped(copies: Mapping[str, int]) -> list[str]:
     """How many copies ran late, and the lines that gave most of them; empty where there was none.
 
     >>> overlapped({"a.py:1 in f": 2, "b.py:3 in g": 4})
-    ['6 copies from pinned memory ran late, given at b.py:3 in g (4), a.py:1 in f (2)']
+    ['6 copies from or to pinned memory ran late, given at b.py:3 in g (4), a.py:1 in f (2)']
     """
     if not copies:
         return []
@@ -132,7 +132,7 @@ def overlapped(copies: Mapping[str, int]) -> list[str]:
     others = most[_LINES:]
     more = f" and {counted(len(others), 'other line')}" if others else ""
     late = counted(sum(copies.values()), "copy")
-    return [f"{late} from pinned memory ran late, given at {given}{more}"]
+    return [f"{late} from or to pinned memory ran late, given at {given}{more}"]
 
 
 def skipped_most(summary: RunSummary) -> list[str]:

@@ -111,10 +111,11 @@ class Setup(
         bool,
         Option(
             "Also run each step with the host a step ahead, as servers overlap them: copies from "
-            "pinned memory run as late as CUDA allows."
+            "and to pinned memory run as late as CUDA allows."
         ),
     ] = False
-    """Finds pinned buffers that are rewritten before the copy out of them need have run."""
+    """Finds pinned buffers that are written again before the copy out of them need have run, or
+    read before the copy into them need have."""
     second_opinion: Annotated[
         bool,
         Option(

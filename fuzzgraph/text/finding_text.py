@@ -305,6 +305,11 @@ def _of_reads(finding: Finding) -> str:
             f"{_during(finding)}, {finding.buffer} may come from the next step: pinned memory is"
             f" rewritten before the copy out of it, given at {copied}, need have run"
         )
+    if arrives := finding.detail.get("arrives_at"):
+        return (
+            f"{_during(finding)}, {finding.buffer} may come from what memory of the host held"
+            f" before: it is read before the copy into it, given at {arrives}, need have run"
+        )
     source = str(finding.detail.get("blamed", ""))
     blamed = f": it reads {a_few_places(source)}" if source else ""
     return (

@@ -20,8 +20,9 @@ from fuzzgraph.run.spec import Graphs, Setup
 from fuzzgraph.strategies import DEFAULT, cases, draw
 from fuzzgraph.targets import open_target
 from fuzzgraph.targets.builtin.faults.late_copies import OneSet
+from fuzzgraph.targets.builtin.registry import FillContext
 from fuzzgraph.targets.builtin.session import BuiltinSession
-from fuzzgraph.targets.builtin.staging import staged_by
+from fuzzgraph.targets.builtin.staging import MirroredRegistry, staged_by
 from fuzzgraph.targets.builtin.target import BuiltinTarget
 from fuzzgraph.text.finding_text import headline
 from tests.quality.test_oracles_find_their_faults import case_of, decode
@@ -77,9 +78,30 @@ def test_a_step_that_does_not_repeat_itself_is_counted_and_not_accused(
     assert verdict.findings == () and verdict.unrepeatable == 1
 
 
+def test_the_finding_names_the_line_whose_copy_the_host_read_too_early() -> None:
+    told = headline(ran(open_fault("sglang-pr-16493-mirror-read-at-once"), TWO_BATCHES).findings[0])
+    assert "positions may come from what memory of the host held before" in told
+    assert "write_positions" in told
+
+
+def test_an_engine_that_fails_on_what_it_reads_too_early_is_told_which_copy_it_was() -> None:
+    class Refuses(MirroredRegistry):
+        def wait_for_mirror(self) -> None: ...
+
+        def write_positions(self, context: FillContext) -> None:
+            lens = self.view("seq_lens", context.raw).to("cpu", non_blocking=True)
+            if (lens.numpy() < 2).any():
+                raise ValueError("a decode without a past")
+
+    (finding,) = ran(BuiltinTarget(staged_by(Refuses)), TWO_BATCHES).findings
+    assert finding.oracle == "survival" and "a decode without a past" in finding.message
+    assert "before a copy to the host arrived, given at test_overlap.py" in finding.message
+
+
 @pytest.mark.parametrize("graphs", ["recorder", "emulated"])
-def test_the_healthy_twin_gives_late_copies_and_no_finding(graphs: Graphs) -> None:
-    target, verdicts = open_target("builtin-pinned"), []
+@pytest.mark.parametrize("healthy", ["builtin-pinned", "builtin-mirrored"])
+def test_the_healthy_twin_gives_late_copies_and_no_finding(healthy: str, graphs: Graphs) -> None:
+    target, verdicts = open_target(healthy), []
     with closing(Execution(target, Setup(overlap=True, graphs=graphs))) as execution:
         note: Callable[[Case], None] = lambda case: verdicts.append(execution.run_case(case))  # noqa: E731
         draw(cases(target.capabilities, DEFAULT), 7, 12, note)
@@ -110,11 +132,11 @@ def said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Said:
 
 def test_a_replay_says_how_many_copies_ran_late(said: Said) -> None:
     out = said("--target", "builtin-pinned", "--overlap")
-    assert "copies from pinned memory ran late, given at staging.py" in out
+    assert "copies from or to pinned memory ran late, given at staging.py" in out
 
 
 def test_a_replay_says_that_nothing_was_shown_where_none_did(said: Said) -> None:
-    assert "made no copy from pinned memory" in said("--overlap")
+    assert "copied nothing from or to pinned memory" in said("--overlap")
     assert "pinned" not in said()
 
 
@@ -132,5 +154,5 @@ def test_a_run_has_the_late_copies_in_its_record_and_its_reports(
     assert run_command(["run", *asked, *budget, "--out", str(out)]) == 0
     (line,) = json.loads((out / "summary.json").read_text())["late_copies"]
     assert "staging.py" in line
-    assert "from pinned memory ran late" in capsys.readouterr().out
-    assert "from pinned memory ran late" in (out / "report.html").read_text()
+    assert "from or to pinned memory ran late" in capsys.readouterr().out
+    assert "from or to pinned memory ran late" in (out / "report.html").read_text()

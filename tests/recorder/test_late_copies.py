@@ -176,6 +176,12 @@ WAITS: dict[str, Callable[[Engine], object]] = {
     "cpu": lambda engine: engine.buffer.cpu(),
     "to the host": lambda engine: engine.buffer.to("cpu"),
     "a copy to the host": lambda engine: engine.pageable.copy_(engine.buffer),
+    "a copy to pageable memory": lambda engine: engine.pageable.copy_(
+        engine.buffer, non_blocking=True
+    ),
+    "a copy to the host in another dtype": lambda engine: engine.buffer.to(
+        "cpu", torch.int64, non_blocking=True
+    ),
     "a copy from the host": lambda engine: engine.buffer.clone().copy_(engine.pageable),
     "a list that becomes a tensor": lambda engine: torch.tensor([1, 2], device="cuda"),
     "a shape that depends on data": lambda engine: engine.buffer.nonzero(),

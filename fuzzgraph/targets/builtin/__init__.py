@@ -16,6 +16,7 @@ __all__ = ["TARGETS", "BuiltinTarget", "Components"]
 TARGETS = (
     TargetEntry("builtin", "builtin.target", "BuiltinTarget", {"kernels": "torch"}),
     TargetEntry("builtin-pinned", "builtin.target", "BuiltinTarget", {"inputs": "pinned"}),
+    TargetEntry("builtin-mirrored", "builtin.target", "BuiltinTarget", {"inputs": "mirrored"}),
     TargetEntry("builtin-triton", "builtin.target", "BuiltinTarget", {"kernels": "triton"}),
 )
 

@@ -3,20 +3,26 @@
 The host goes on while copies run, as servers do that prepare a step while the one before it is on
 the device. Pinned memory that is written again before its copy has run would give the step the next
 one's values, so there are buffers for as many steps as may be on their way.
+
+Servers that speculate have lengths on the device that their host does not know. It copies them to
+pinned memory, waits, and computes from them: `MirroredRegistry`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
+from fuzzgraph.memory import device_work
 from fuzzgraph.memory.transfers import pinned
 from fuzzgraph.targets.builtin.components import Components
-from fuzzgraph.targets.builtin.registry import BufferRegistry, Pair
+from fuzzgraph.targets.builtin.registry import BufferRegistry, FillContext, Pair
 from fuzzgraph.targets.builtin.slots import decode_registry, prefill_registry
+from fuzzgraph.world import Batch
 
 
 class StagedRegistry(BufferRegistry):
@@ -50,6 +56,31 @@ class StagedRegistry(BufferRegistry):
         return self.staged[self.turn][target.data_ptr()]
 
 
+class MirroredRegistry(StagedRegistry):
+    """The positions of a decode are computed on the host, from a mirror of the device's lengths."""
+
+    def fill_from(self, batch: Batch, context: FillContext) -> None:
+        """As `BufferRegistry`, then the positions."""
+        super().fill_from(batch, context)
+        if batch.mode == "decode" and batch.raw_bs:
+            self.write_positions(context)
+
+    def write_positions(self, context: FillContext) -> None:
+        """A row's new token is its last; a row without tokens has position 0."""
+        mirror = self.view("seq_lens", context.raw).to("cpu", non_blocking=True)
+        self.wait_for_mirror()
+        positions = self.view("positions", context.raw)
+        staged = self.staging_of(self.buffers["positions"])[: len(positions)]
+        positions.copy_(staged.copy_((mirror - 1).clamp_(min=0)), non_blocking=True)
+
+    def wait_for_mirror(self) -> None:
+        """Wait for the copy to the host."""
+        if self.buffers["seq_lens"].is_cuda:
+            torch.cuda.current_stream().synchronize()
+        else:
+            device_work.wait()
+
+
 def pinned_like(tensor: torch.Tensor) -> torch.Tensor:
     """Pinned memory of the host for what a tensor of the device holds; zeros."""
     shape, dtype = tensor.shape, tensor.dtype
@@ -65,3 +96,15 @@ def staged_by(registry: type[StagedRegistry]) -> Components:
         decode_registry=partial(decode_registry, registry=registry),
         prefill_registry=partial(prefill_registry, registry=registry),
     )
+
+
+Inputs = Literal["pageable", "pinned", "mirrored"]
+"""Memory of the host from which inputs are copied; where it is pinned, nothing waits for these
+copies. "mirrored" is pinned, with lengths that are copied back."""
+
+HEALTHY: Mapping[Inputs, Components] = {
+    "pageable": Components(),
+    "pinned": staged_by(StagedRegistry),
+    "mirrored": staged_by(MirroredRegistry),
+}
+"""The healthy engine with each kind."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 from fuzzgraph.capabilities import WIDEST, Capabilities, unsupported_setting
@@ -9,7 +10,7 @@ from fuzzgraph.case import LONGEST_CONTEXT, EngineConfig
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.builtin.components import Components
 from fuzzgraph.targets.builtin.session import BuiltinSession
-from fuzzgraph.targets.builtin.staging import StagedRegistry, staged_by
+from fuzzgraph.targets.builtin.staging import HEALTHY, Inputs
 
 _WHOLE_DIMENSIONS = (
     "modes", "attentions", "page_maps", "dtypes", "kernels", "split_kv", "metadata", "runners",
@@ -27,6 +28,12 @@ _HAS = Capabilities(
     **{name: getattr(WIDEST, name) for name in _WHOLE_DIMENSIONS},
 )
 
+_ABOUT: Mapping[Inputs, str] = {
+    "pageable": "",
+    "pinned": ", pinned inputs",
+    "mirrored": ", pinned inputs and a mirror of lengths on the host",
+}
+
 
 class BuiltinTarget:
     """Implements `ports.Target`.
@@ -36,8 +43,7 @@ class BuiltinTarget:
         name: what findings call it.
         kernels: what cases are drawn for; either kind is served when a case asks for it. Triton's
             interpreter takes some hundred milliseconds for what torch does in one.
-        inputs: memory of the host from which the healthy engine copies its inputs; where it is
-            pinned, nothing waits for these copies.
+        inputs: memory of the host from which the healthy engine copies its inputs.
     """
 
     about: str
@@ -50,14 +56,12 @@ class BuiltinTarget:
         components: Components | None = None,
         name: str = "builtin",
         kernels: Literal["torch", "triton"] = "torch",
-        inputs: Literal["pageable", "pinned"] = "pageable",
+        inputs: Inputs = "pageable",
     ) -> None:
         self.name = name
         self.about = f"the built-in engine with kernels in {kernels.capitalize()}"
-        if inputs == "pinned":
-            self.about += ", pinned inputs"
-        healthy = staged_by(StagedRegistry) if inputs == "pinned" else Components()
-        self.components = healthy if components is None else components
+        self.about += _ABOUT[inputs]
+        self.components = HEALTHY[inputs] if components is None else components
         self.capabilities = _HAS.replace(kernels=(kernels,))
         self.outputs_judged = {mode: "" for mode in _HAS.modes if mode != "idle"}
 

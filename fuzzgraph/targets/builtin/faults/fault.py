@@ -8,6 +8,7 @@ from typing import Any, Literal
 from fuzzgraph.finding import Clause
 from fuzzgraph.targets.builtin.components import Components
 from fuzzgraph.targets.builtin.metadata.builder import BuilderComponents
+from fuzzgraph.targets.builtin.staging import Inputs
 
 Kind = Literal[
     "padded row stale",
@@ -57,12 +58,17 @@ class Fault:
     """What a case must contain for the fault to act."""
     components: Components
     """The engine with the fault in it."""
-    overlap: bool = False
-    """Whether it shows only where the host is a step ahead of the device (`--overlap`)."""
+    inputs: Inputs = "pageable"
+    """Of the healthy engine that it is planted in."""
     recorded: bool = False
     """Whether only a recorded graph shows it."""
     needs: str = ""
     """Why the trigger takes more than three steps or requests; '' where it does not."""
+
+    @property
+    def overlap(self) -> bool:
+        """Whether it shows only where the host is a step ahead of the device (`--overlap`)."""
+        return self.inputs != "pageable"
 
 
 def engine(**changes: Any) -> Components:

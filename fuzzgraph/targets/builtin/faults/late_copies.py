@@ -1,11 +1,12 @@
-"""Pinned memory that is written again before the copy out of it need have run."""
+"""Pinned memory that is written again before the copy out of it need have run, or read before the
+copy into it need have."""
 
 from __future__ import annotations
 
 import torch
 
 from fuzzgraph.targets.builtin.faults.fault import Fault
-from fuzzgraph.targets.builtin.staging import StagedRegistry, staged_by
+from fuzzgraph.targets.builtin.staging import MirroredRegistry, StagedRegistry, staged_by
 
 
 class OneSet(StagedRegistry):
@@ -18,6 +19,11 @@ class OneBuffer(StagedRegistry):
         return max((each for each in staged if each.dtype == target.dtype), key=torch.Tensor.numel)
 
 
+class ReadAtOnce(MirroredRegistry):
+    def wait_for_mirror(self) -> None:
+        pass
+
+
 FAULTS = (
     Fault(
         name="vllm-pr-24527-pinned-inputs-reused-at-once",
@@ -27,7 +33,7 @@ FAULTS = (
         clause="reads",
         trigger="any replay with another batch behind it",
         components=staged_by(OneSet),
-        overlap=True,
+        inputs="pinned",
     ),
     Fault(
         name="mini-sglang-pr-103-one-pinned-buffer-for-all",
@@ -37,6 +43,16 @@ FAULTS = (
         clause="reads",
         trigger="any replay",
         components=staged_by(OneBuffer),
-        overlap=True,
+        inputs="pinned",
+    ),
+    Fault(
+        name="sglang-pr-16493-mirror-read-at-once",
+        source="sglang PR 16493, vLLM PR 36013, vllm-ascend PR 8764: the host reads what it copies"
+        " from the device without waiting before the copy need have arrived",
+        kind="late copies",
+        clause="reads",
+        trigger="any decode",
+        components=staged_by(ReadAtOnce),
+        inputs="mirrored",
     ),
 )
