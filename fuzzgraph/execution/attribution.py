@@ -126,16 +126,8 @@ class Attribution:
     def _bisect(
         self, step: StepRecord, before: Snapshot, candidates: list[Perturbation], names: set[str]
     ) -> list[Perturbation]:
-        """The fewest changed places found, by halves, that change one of `names`."""
-        while len(candidates) > 1:
-            half = len(candidates) // 2
-            if names & self._changed_by(step, before, candidates[:half]):
-                candidates = candidates[:half]
-            elif names & self._changed_by(step, before, candidates[half:]):
-                candidates = candidates[half:]
-            else:  # neither half alone changes them: they read places of both
-                break
-        return candidates
+        """The fewest changed places found that change one of `names`."""
+        return fewest(candidates, lambda part: bool(names & self._changed_by(step, before, part)))
 
     def _changed_by(self, step: StepRecord, before: Snapshot, part: list[Perturbation]) -> set[str]:
         """Outputs and fields that differ once only these places are changed."""
@@ -145,6 +137,21 @@ class Attribution:
         except SessionFailed:
             return {*replay.outputs, *replay.metadata}  # an engine that raised shows nothing
         return set(_differing(seen, replay))
+
+
+def fewest(
+    candidates: list[Perturbation], shows: Callable[[list[Perturbation]], bool]
+) -> list[Perturbation]:
+    """The fewest changed places found, by halves, that show something; all of them together do."""
+    while len(candidates) > 1:
+        half = len(candidates) // 2
+        if shows(candidates[:half]):
+            candidates = candidates[:half]
+        elif shows(candidates[half:]):
+            candidates = candidates[half:]
+        else:  # neither half shows it alone: it takes places of both
+            break
+    return candidates
 
 
 def _one_cause_shows(step: StepRecord) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 import torch
 
-from fuzzgraph.execution.attribution import Attribution
+from fuzzgraph.execution.attribution import Attribution, fewest
 from fuzzgraph.finding import a_few_places
 from fuzzgraph.memory import Perturbation
 
@@ -35,6 +35,25 @@ def test_a_few_places_that_no_half_narrows_down_are_blamed_together(
 
 def test_thousands_that_no_half_narrows_down_are_not_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert blamed_of(3000, monkeypatch) == {}
+
+
+def test_one_place_among_thousands_is_found_in_a_few_runs() -> None:
+    candidates = [Perturbation(f"place {each}", lambda: None) for each in range(20000)]
+    looked_at: list[int] = []
+
+    def shows(part: list[Perturbation]) -> bool:
+        looked_at.append(len(part))
+        return candidates[12345] in part
+
+    assert fewest(candidates, shows) == [candidates[12345]]
+    assert len(looked_at) < 40
+
+
+def test_two_places_that_show_only_together_stay_together() -> None:
+    candidates = [Perturbation(f"place {each}", lambda: None) for each in range(8)]
+    both = {candidates[3].region, candidates[4].region}
+    found = fewest(candidates, lambda part: both <= {each.region for each in part})
+    assert both <= {each.region for each in found}
 
 
 def test_a_sentence_about_thousands_of_places_is_made_at_once() -> None:

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 import torch
 
+from fuzzgraph.execution.attribution import fewest
 from fuzzgraph.execution.session import Snapshot
 from fuzzgraph.memory import Image, Perturbation, Region
 from fuzzgraph.oracles.eager import compared_exactly, eager_rows
@@ -106,7 +107,7 @@ class InterferenceCheck(ScriptCheck):
         ]
 
     def _blamed(self, recording: Recording, batch: Batch, moment: Snapshot) -> list[Perturbation]:
-        """The changes that show in the finding's own buffer, those it blames first.
+        """The fewest changes found that show in the finding's own buffer, those it blames first.
 
         A step that reads several places blames one of them, which need not be this buffer's.
         """
@@ -114,14 +115,16 @@ class InterferenceCheck(ScriptCheck):
         candidates = self._candidates(recording, batch)
         named = [change for change in candidates if change.region and change.region in blamed]
         first = self.glance(recording, batch)
-        for chosen in (named, *([change] for change in candidates), candidates):
+
+        def shows(chosen: list[Perturbation]) -> bool:
             recording.opened.restore(moment)
             for change in chosen:
                 change.apply()
-            if chosen and not same_bits(self.glance(recording, batch), first):
-                break
-        else:
-            chosen = named or candidates
+            return not same_bits(self.glance(recording, batch), first)
+
+        chosen = named or candidates
+        if not (named and shows(named)) and shows(candidates):
+            chosen = fewest(candidates, shows)
         recording.opened.restore(moment)
         return chosen
 
