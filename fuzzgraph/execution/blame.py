@@ -80,6 +80,18 @@ def frame_of(frame: FrameType, line: int) -> Frame:
     return Frame(str(frame.f_globals.get("__name__", "")), frame.f_code, line)
 
 
+_NO_GPU = re.compile(
+    "Torch not compiled with CUDA|Found no NVIDIA driver|No CUDA GPUs are available"
+)
+"""What torch raises where code uses a GPU and there is none (torch/cuda/__init__.py)."""
+
+
+def _misses_a_gpu(error: BaseException, frames: list[Frame]) -> bool:
+    """Whether torch looked for a GPU: the engine asked for something that no stand-in answers."""
+    raised_by = frames[-1].module if frames else ""
+    return raised_by == "torch.cuda" and _NO_GPU.search(str(error)) is not None
+
+
 class Blame:
     """Tells the code of engine, target and harness apart, for one target and its open session.
 
@@ -104,6 +116,8 @@ class Blame:
             # The engine asked the target's stand-in for something that it lacks.
             return "engine" if self._engines_lack(error) else "target"
         frames = frames_of(error)
+        if _misses_a_gpu(error, frames):
+            return "target"
         # Which frame hits the limit is chance; which code fills the stack is not.
         if isinstance(error, RecursionError):
             return self._most_frequent(frames)

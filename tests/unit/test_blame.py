@@ -43,6 +43,9 @@ def asks(thing):
 def calls(function):
     return function()
 
+def asks_for_a_gpu():
+    return torch.cuda.current_device()
+
 def forever(n=0):
     return forever(n + 1) + torch.zeros(1)
 """
@@ -189,6 +192,13 @@ def test_code_that_calls_itself_without_end_is_to_blame_wherever_it_stops(
     engine: Any, target: Any
 ) -> None:
     assert side(target, lambda: target.calls(engine.forever)) == "engine"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU that answers")
+def test_a_gpu_that_is_asked_for_where_there_is_none_is_the_targets_fault(
+    engine: Any, target: Any
+) -> None:
+    assert side(target, lambda: target.calls(engine.asks_for_a_gpu)) == "target"
 
 
 def test_a_shared_stub_that_lacks_what_the_engine_asks_for_is_the_targets_fault(

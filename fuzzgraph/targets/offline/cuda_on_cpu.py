@@ -178,6 +178,7 @@ def _properties(device: Any = None) -> Stub:
 DEVICE: Mapping[str, Any] = {
     "get_device_properties": _properties,
     "get_device_capability": lambda *_: (_MAJOR, _MINOR),
+    "current_device": lambda: 0,
 }  # fmt: skip
 """Names of torch.cuda that say what the device is."""
 
@@ -191,7 +192,6 @@ STREAMS: Mapping[str, Any] = {
     "synchronize": _waiting(),
     "empty_cache": _nothing(),
     "device": _Done,
-    "current_device": lambda: 0,
     "set_device": _nothing(),
     "mem_get_info": lambda *_: (_BYTES, _BYTES),
     "memory_stats": lambda *_: {},
