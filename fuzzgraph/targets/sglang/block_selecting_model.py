@@ -29,6 +29,7 @@ from fuzzgraph.memory.side_requests import SESSION_CPU
 from fuzzgraph.targets.offline.cuda_on_cpu import ClaimsCuda
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.attention_model import AttentionModel, Rope, Written, as_loaded
+from fuzzgraph.targets.sglang.group_memory import GroupMemory
 from fuzzgraph.targets.sglang.release import engine_module
 from fuzzgraph.targets.sglang.stubs.block_index_pool import describe_indexer
 from fuzzgraph.world import VOCAB, Batch
@@ -57,11 +58,13 @@ class BlockSelectingModel(AttentionModel):
         self.hidden = torch.empty(len(inputs), len(inputs), dtype=_DTYPE, device=device)
         self.hidden.copy_(torch.eye(len(inputs)))
         self._pool: Any = None
+        self._memory: Any = None
         self.indexer: Any = None
 
     def use(self, pool: Any, allocator: Any) -> None:
         """Bind the layer to the pool, and give it the engine's indexer."""
         self._pool = pool
+        self._memory = GroupMemory(pool, self.layer.layer_id, self._config)
         device = self.embed.device
         described = Stub(hidden_size=len(self.hidden))
         describe_indexer(described, self._config)
@@ -125,6 +128,17 @@ class BlockSelectingModel(AttentionModel):
             places = torch.from_numpy(batch.req_pool_indices[row] * GROUP + kept % GROUP)
             yield ring, places, torch.from_numpy(raw)[:, None].to(ring.dtype)
             yield ring_positions, places, torch.from_numpy(kept)[:, None].expand(-1, 3)
+
+    # What a step leaves, as `LeavesKeys` asks for it
+
+    def begin(self) -> None:
+        """Take down what is there before a step."""
+        self._memory.begin()
+
+    def left(self, batch: Batch) -> dict[str, torch.Tensor]:
+        """What a step of `batch` has left there, as `reference.group_keys` names it."""
+        found: dict[str, torch.Tensor] = self._memory.outputs(batch)
+        return found
 
 
 def _load(parameter: torch.nn.Parameter, values: torch.Tensor) -> None:

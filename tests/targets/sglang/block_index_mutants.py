@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from fuzzgraph.case import Mode
 from fuzzgraph.targets.sglang.backends.attention_backend import ATTENTION
 from fuzzgraph.targets.sglang.backends.qsa import target
 from tests.targets.sglang.changed_kernels import change_kernel
 from tests.targets.sglang.changed_lines import change_line
-from tests.targets.sglang.planted import with_changed_sessions
+from tests.targets.sglang.planted import with_a_line_changed, with_changed_sessions
 
 __all__ = [
     "groups_end_one_late",
+    "keys_of_open_groups_lost",
     "keys_of_the_row_before",
     "lengths_round_up",
     "lone_rows_not_prepared",
     "members_of_the_group_before",
     "mended",
+    "newest_draft_lost",
     "newest_token_unseen",
     "pages_of_the_padding",
     "ring_of_the_padding",
@@ -30,6 +34,8 @@ __all__ = [
 _METADATA = f"{ATTENTION}.qsa.graph_metadata", "_qsa_graph_row_metadata_kernel"
 _EXPANSION = f"{ATTENTION}.qsa.kernel", "_expand_qsa_block_indices_kernel"
 _GATHERING = f"{ATTENTION}.qsa.sparse_attn", "_compact_kv"
+_INDEXER = f"{ATTENTION}.qsa.qsa_indexer:QSAIndexer"
+_STORED = "cache_loc=state_slots,"
 _ROUNDED_UP = "tl.cdiv(req_to_token_row_stride, FULL_PAGE)"
 _TABLE = "req_to_token_ptr + token_row + idx * FULL_PAGE"
 
@@ -102,6 +108,24 @@ def lone_rows_not_prepared() -> Any:
         )
 
     return _target(change)
+
+
+def _stored(name: str, mode: Mode, where: str) -> Any:
+    """The target, which keeps a token's key where this is so, and else where padded rows do."""
+    other = f"cache_loc=torch.where({where}, state_slots, 0),"
+    opened = functools.partial(target, name, mode)
+    return with_a_line_changed(opened, _INDEXER, "_forward_impl", _STORED, other)()
+
+
+def keys_of_open_groups_lost() -> Any:
+    """Tokens that complete no group leave no key for the one that will."""
+    return _stored("sglang-qsa", "decode", "positions % 4 == 3")
+
+
+def newest_draft_lost() -> Any:
+    """The last draft of the longest row leaves no key, unless it completes a group."""
+    kept = "(positions % 4 == 3) | (positions < positions.max())"
+    return _stored("sglang-qsa-verify", "target_verify", kept)
 
 
 def verify_mended() -> Any:

@@ -26,8 +26,8 @@ def decodes(*batches: tuple[int, ...], **settings: Any) -> Case:
     return decode_case(*batches, **{**fixed, **_HEADS, "index_topk": 3, **settings})
 
 
-def verified(length: int, index_topk: int = 1) -> Case:
-    """A row of this length whose last four tokens are drafts."""
+def verified(*lengths: int, index_topk: int = 1, drafts: int = 4) -> Case:
+    """A row of these lengths at its steps, whose last so many tokens are drafts."""
     config = EngineConfig(
         modes=("target_verify",),
         page_size=64,
@@ -37,13 +37,13 @@ def verified(length: int, index_topk: int = 1) -> Case:
         num_kv_heads=1,
         head_dim=8,
         v_head_dim=8,
-        draft_tokens=4,
+        draft_tokens=drafts,
         index_group=4,
         index_topk=index_topk,
     )
-    row = BatchRow(request=0, seq_len=length, new_tokens=4)
-    step = ReplayStep(mode="target_verify", rows=(row,))
-    return validate(Case(schema_version=1, config=config, steps=(step,)))
+    rows = [BatchRow(request=0, seq_len=length, new_tokens=drafts) for length in lengths]
+    steps = tuple(ReplayStep(mode="target_verify", rows=(row,)) for row in rows)
+    return validate(Case(schema_version=1, config=config, steps=steps))
 
 
 CASE = decodes(
@@ -92,13 +92,14 @@ def test_a_page_that_the_context_does_not_fill_is_missing_in_tables(workers: Wor
     [
         ("groups_end_one_late", "attention"),
         ("ring_of_the_padding", "qsa_index_q_prep.cache_loc"),
-        ("members_of_the_group_before", "attention"),
+        ("members_of_the_group_before", "group_keys"),
         ("lengths_round_up", "fast_topk.lengths"),
         ("pages_of_the_padding", "attention"),
         ("newest_token_unseen", "attention"),
         ("tokens_of_the_first_row", "attention"),
         ("keys_of_the_row_before", "_fa2_scratch"),
         ("lone_rows_not_prepared", "attention"),
+        ("keys_of_open_groups_lost", "group_keys"),
     ],
 )
 def test_a_changed_line_is_found(workers: Workers, mutant: str, buffer: str) -> None:
@@ -117,7 +118,44 @@ def test_drafts_overwrite_tokens_of_a_group_before_its_key_is_made(workers: Work
 @pytest.mark.sglang
 def test_drafts_attend_to_the_best_groups_and_the_tokens_behind_them(workers: Workers) -> None:
     for length in (68, 76, 80):  # the first draft begins a group, and none lies behind its end
-        assert workers.findings("0.5.23", verified(length, 3), f"{_TARGET}-verify") == ()
+        case = verified(length, index_topk=3)
+        assert workers.findings("0.5.23", case, f"{_TARGET}-verify") == ()
+
+
+@pytest.mark.sglang
+def test_a_draft_whose_key_is_not_kept_is_found_by_what_the_step_leaves(workers: Workers) -> None:
+    case = verified(75, index_topk=3, drafts=2)
+    assert workers.findings("0.5.23", case, f"{_TARGET}-verify") == ()
+    found = workers.findings("0.5.23", case, f"{_MUTANTS}newest_draft_lost")
+    assert {each.buffer for each in found} == {"group_keys", "group_strays"}
+
+
+@pytest.mark.sglang
+def test_a_rejected_draft_lies_where_an_older_token_of_its_group_was(workers: Workers) -> None:
+    # Of drafts at 9 to 12 the first one stays; the last one lies where the key of 8 was.
+    case = verified(13, 14, index_topk=3)
+    found = workers.findings("0.5.23", case, f"{_MUTANTS}verify_mended")
+    assert {each.buffer for each in found} == {"group_strays"}
+
+
+def no_draft_collides(case: Case) -> bool:
+    """Whether in no verify a draft lies where an older token of its group was."""
+    rows = [row for step in case.steps for row in step.rows]
+    open_before = [((row.seq_len - row.new_tokens) % 4, row.new_tokens) for row in rows]
+    return all(not older or older + new <= 4 for older, new in open_before)
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize("version", ["0.5.20", "0.5.22", "0.5.23"])
+def test_generated_verifies_whose_drafts_do_not_collide_are_silent(
+    workers: Workers, version: str
+) -> None:
+    drawn = generated(f"{_TARGET}-verify", lambda config: config.dp_size == 1, blocks=8, each=20)
+    apart = [case for case in drawn if no_draft_collides(case)]
+    assert len(apart) >= 5
+    for case in apart:
+        assert workers.findings(version, case, f"{_MUTANTS}verify_mended") == ()
 
 
 def test_keys_that_are_selected_one_by_one_are_not_driven() -> None:

@@ -22,6 +22,8 @@ from fuzzgraph.kernel_models import (
     sparse_indexer,
 )
 from fuzzgraph.kernel_models.checks import Call
+from fuzzgraph.ports import GraphEngine
+from fuzzgraph.reference.group_keys import GROUP_KEYS, GROUP_STRAYS
 from fuzzgraph.targets.offline.cuda_on_cpu import tensors_claim_cuda
 from fuzzgraph.targets.offline.kernel_arguments import strict
 from fuzzgraph.targets.offline.stub import Stub
@@ -30,6 +32,7 @@ from fuzzgraph.targets.sglang.backends.attention_backend import (
     AttentionBackend,
     BackendTarget,
 )
+from fuzzgraph.targets.sglang.backends.left_keys import LeftKeysSession
 from fuzzgraph.targets.sglang.block_selecting_model import BlockSelectingModel
 from fuzzgraph.targets.sglang.excuses.decode import QSA_EXCUSES
 from fuzzgraph.targets.sglang.release import engine_module, has_module
@@ -201,10 +204,19 @@ QSA = AttentionBackend(
 )
 
 
+class QsaSession(LeftKeysSession):
+    """One backend and one decode runner, whose steps leave keys of groups."""
+
+    also_promised = (GROUP_KEYS, GROUP_STRAYS)
+
+
 class QsaTarget(BackendTarget):
     """The target of the backend in one mode."""
 
     excuses = QSA_EXCUSES
+
+    def open_session(self, config: EngineConfig, graphs: GraphEngine) -> QsaSession:
+        return QsaSession(config, graphs, self.backend)
 
 
 def target(name: str, mode: Mode) -> QsaTarget:
