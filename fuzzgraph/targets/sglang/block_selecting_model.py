@@ -55,8 +55,8 @@ class BlockSelectingModel(AttentionModel):
         super().__init__(config, device, rope, draft_layer)
         inputs = np.arange(VOCAB * GROUP)
         self._projection = raw_rows(inputs // GROUP, inputs % GROUP).T
-        self.hidden = torch.empty(len(inputs), len(inputs), dtype=_DTYPE, device=device)
-        self.hidden.copy_(torch.eye(len(inputs)))
+        self.index_inputs = torch.empty(len(inputs), len(inputs), dtype=_DTYPE, device=device)
+        self.index_inputs.copy_(torch.eye(len(inputs)))
         self._pool: Any = None
         self._memory: Any = None
         self.indexer: Any = None
@@ -66,7 +66,7 @@ class BlockSelectingModel(AttentionModel):
         self._pool = pool
         self._memory = GroupMemory(pool, self.layer.layer_id, self._config)
         device = self.embed.device
-        described = Stub(hidden_size=len(self.hidden))
+        described = Stub(hidden_size=len(self.index_inputs))
         describe_indexer(described, self._config)
         # Every position of a query, and those of padded rows.
         table = torch.from_numpy(rotations(self._config.max_context_len + ROTATED)).float()
@@ -99,7 +99,8 @@ class BlockSelectingModel(AttentionModel):
 
     def hidden_of(self, input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """Hidden states, of which the indexer's projection makes its queries and keys."""
-        return self.hidden.index_select(0, input_ids.long() * GROUP + positions.long() % GROUP)
+        rows = input_ids.long() * GROUP + positions.long() % GROUP
+        return self.index_inputs.index_select(0, rows)
 
     def selected(
         self, hidden: torch.Tensor, positions: torch.Tensor, forward_batch: Any, metadata: Any

@@ -75,28 +75,42 @@ class GroupMemory:
 
     def _changed_elsewhere(self, batch: Batch) -> int:
         """Places that have changed and that no token of the batch, nor a padded row, may write."""
-        groups, places = _own_groups(batch), self._own_places(batch)
-        count = 0
-        for now, before, own in zip(
-            self._held(), self._before, (groups, places, places), strict=True
-        ):
-            changed = (now != before).flatten(1).any(1).cpu()
-            changed[torch.from_numpy(own)] = False
-            count += int(changed.sum())
-        return count
+        pairs = zip(self._held(), self._before, strict=True)
+        groups, keys, positions = ((now != before).flatten(1).any(1).cpu() for now, before in pairs)
+        places = keys | positions
+        groups[torch.from_numpy(self._own_groups(batch))] = False
+        places[torch.from_numpy(self._own_places(batch))] = False
+        return int(groups.sum() + places.sum())
+
+    def _computed(self, batch: Batch, row: int) -> IntArray:
+        """Positions of a row's tokens that the engine computes: drafts that do not stay, and of a
+        draft-extend those that were not accepted, among them."""
+        start = int(batch.cached_lens[row])
+        width = int(batch.new_lens[row])
+        if batch.mode == "draft_extend":
+            width = self._config.draft_tokens
+        return np.arange(start, start + width)
+
+    def _own_groups(self, batch: Batch) -> IntArray:
+        """Slots of groups that such tokens complete."""
+        found = [np.array([RESERVED_SLOT])]
+        for row, length in enumerate(batch.seq_lens.tolist()):
+            computed = self._computed(batch, row)
+            firsts = computed[computed % GROUP == GROUP - 1] // GROUP * GROUP
+            found.append(_group_slots(batch, row, firsts[firsts < length]))
+        return np.concatenate(found)
 
     def _own_places(self, batch: Batch) -> IntArray:
         """Places of rings that the step may write: not those of older tokens whose group is not
         whole behind it."""
         found = [RESERVED_ROW * GROUP + np.arange(GROUP)]
         for row, cached in enumerate(batch.cached_lens.tolist()):
-            new, _, pending = _new_tokens(batch, row)
+            written = self._computed(batch, row)
             if batch.mode == "prefill":  # tokens of whole groups go where padded rows do
-                new = new[pending]
-            if batch.mode == "draft_extend":  # what was not accepted is computed, too
-                new = np.arange(cached, cached + self._config.draft_tokens)
+                new, _, pending = _new_tokens(batch, row)
+                written = new[pending]
             kept = np.arange(int(batch.stayed_lens[row]) // GROUP * GROUP, cached)
-            found.append(np.setdiff1d(_places(batch, row, new), _places(batch, row, kept)))
+            found.append(np.setdiff1d(_places(batch, row, written), _places(batch, row, kept)))
         return np.concatenate(found)
 
 
@@ -107,15 +121,6 @@ def _new_tokens(batch: Batch, row: int) -> tuple[IntArray, Mask, Mask]:
     stays = int(batch.stayed_lens[row])
     whole = new < stays // GROUP * GROUP
     return new, whole, ~whole & (new < stays)
-
-
-def _own_groups(batch: Batch) -> IntArray:
-    """Slots of groups that new tokens complete, drafts that do not stay among them."""
-    found = [np.array([RESERVED_SLOT])]
-    for row, length in enumerate(batch.seq_lens.tolist()):
-        new = np.arange(int(batch.cached_lens[row]), length // GROUP * GROUP)
-        found.append(_group_slots(batch, row, new))
-    return np.concatenate(found)
 
 
 def _group_slots(batch: Batch, row: int, positions: IntArray) -> IntArray:

@@ -22,10 +22,12 @@ __all__ = [
     "lengths_round_up",
     "lone_rows_not_prepared",
     "members_of_the_group_before",
+    "mend_tables",
     "mended",
     "newest_draft_lost",
     "newest_token_unseen",
     "pages_of_the_padding",
+    "read_the_ring_in_time",
     "ring_of_the_padding",
     "tokens_of_the_first_row",
     "verify_mended",
@@ -50,7 +52,7 @@ def _kernel(kernel: tuple[str, str], line: str, other: str) -> Any:
 
 def mended() -> Any:
     """No bug: tables have the page as well in which the context ends."""
-    return _kernel(_METADATA, "req_to_token_row_stride // FULL_PAGE", _ROUNDED_UP)
+    return _target(mend_tables)
 
 
 def groups_end_one_late() -> Any:
@@ -132,13 +134,19 @@ def verify_mended() -> Any:
     """No bug: keys of groups are made of the ring as it was before a verify, and of its drafts."""
 
     def change(session: Any) -> None:
-        change_kernel(session, *_METADATA, "req_to_token_row_stride // FULL_PAGE", _ROUNDED_UP)
-        _read_the_ring_in_time(session)
+        mend_tables(session)
+        read_the_ring_in_time(session)
 
     return with_changed_sessions(target("sglang-qsa-verify", "target_verify"), change)
 
 
-def _read_the_ring_in_time(session: Any) -> None:
+def mend_tables(session: Any) -> None:
+    """Give tables the page in which the context ends."""
+    change_kernel(session, *_METADATA, "req_to_token_row_stride // FULL_PAGE", _ROUNDED_UP)
+
+
+def read_the_ring_in_time(session: Any) -> None:
+    """Make keys of groups of the ring before a step and of its tokens, `draft_tokens` of a row."""
     indexer, width = session._attention.indexer, session._config.draft_tokens
     project, compress = indexer.project_qk, indexer._fused_compress_store
     kept: dict[str, torch.Tensor] = {}

@@ -12,7 +12,7 @@ from tests.targets.sglang.released import Workers, decode_case, generated
 
 _TARGET = "sglang-qsa"
 _MUTANTS = "tests.targets.sglang.block_index_mutants:"
-_HEADS = {"num_q_heads": 2, "num_kv_heads": 1, "head_dim": 8, "v_head_dim": 8}
+HEADS = {"num_q_heads": 2, "num_kv_heads": 1, "head_dim": 8, "v_head_dim": 8}
 
 
 def decodes(*batches: tuple[int, ...], **settings: Any) -> Case:
@@ -23,7 +23,7 @@ def decodes(*batches: tuple[int, ...], **settings: Any) -> Case:
         "kv_pool_pages": 40,
         "index_group": 4,
     }
-    return decode_case(*batches, **{**fixed, **_HEADS, "index_topk": 3, **settings})
+    return decode_case(*batches, **{**fixed, **HEADS, "index_topk": 3, **settings})
 
 
 def verified(*lengths: int, index_topk: int = 1, drafts: int = 4) -> Case:

@@ -36,6 +36,7 @@ from fuzzgraph.targets.sglang.backends.left_keys import LeftKeysSession
 from fuzzgraph.targets.sglang.block_selecting_model import BlockSelectingModel
 from fuzzgraph.targets.sglang.excuses.decode import QSA_EXCUSES
 from fuzzgraph.targets.sglang.release import engine_module, has_module
+from fuzzgraph.targets.sglang.selecting_draft_model import BlockSelectingDraftModel
 from fuzzgraph.targets.sglang.stubs.block_index_pool import POOL, SELECTED_GROUPS, describe_indexer
 from fuzzgraph.targets.sglang.stubs.compiled_modules import Compiled, Makers, compile_to_models
 
@@ -194,6 +195,7 @@ QSA = AttentionBackend(
         ),
     ),
     model=BlockSelectingModel,
+    draft_model=BlockSelectingDraftModel,
     more=(
         # KV in bfloat16 has groups expanded behind the indexer, from 0.5.22 on where 512 are kept.
         ("dtypes", ("float32", "bfloat16")),
