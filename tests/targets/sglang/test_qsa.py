@@ -26,23 +26,31 @@ def decodes(*batches: tuple[int, ...], **settings: Any) -> Case:
     return decode_case(*batches, **{**fixed, **HEADS, "index_topk": 3, **settings})
 
 
-def verified(*lengths: int, index_topk: int = 1, drafts: int = 4) -> Case:
-    """A row of these lengths at its steps, whose last so many tokens are drafts."""
-    config = EngineConfig(
-        modes=("target_verify",),
-        page_size=64,
-        max_context_len=192,
-        kv_pool_pages=40,
-        num_q_heads=2,
-        num_kv_heads=1,
-        head_dim=8,
-        v_head_dim=8,
-        draft_tokens=drafts,
-        index_group=4,
-        index_topk=index_topk,
-    )
+def verified(
+    *lengths: int,
+    index_topk: int = 1,
+    drafts: int = 4,
+    other_ranks: tuple[int, ...] = (),
+    **settings: Any,
+) -> Case:
+    """A row of these lengths at its steps, whose last so many tokens are drafts.
+
+    Args:
+        other_ranks: rows of other ranks, beside which steps run without a graph.
+    """
+    fixed: dict[str, Any] = {
+        "modes": ("target_verify",),
+        "page_size": 64,
+        "max_context_len": 192,
+        "kv_pool_pages": 40,
+        "draft_tokens": drafts,
+        "index_group": 4,
+        "index_topk": index_topk,
+    }
+    config = EngineConfig(**{**fixed, **HEADS, **settings})
     rows = [BatchRow(request=0, seq_len=length, new_tokens=drafts) for length in lengths]
-    steps = tuple(ReplayStep(mode="target_verify", rows=(row,)) for row in rows)
+    more: dict[str, Any] = {"via": "eager", "other_ranks": other_ranks} if other_ranks else {}
+    steps = tuple(ReplayStep(mode="target_verify", rows=(row,), **more) for row in rows)
     return validate(Case(schema_version=1, config=config, steps=steps))
 
 
@@ -128,6 +136,19 @@ def test_a_draft_whose_key_is_not_kept_is_found_by_what_the_step_leaves(workers:
     assert workers.findings("0.5.23", case, f"{_TARGET}-verify") == ()
     found = workers.findings("0.5.23", case, f"{_MUTANTS}newest_draft_lost")
     assert {each.buffer for each in found} == {"group_keys", "group_strays"}
+
+
+@pytest.mark.sglang
+@pytest.mark.parametrize(("drafts", "found"), [(3, {"group_strays"}), (2, set())])
+def test_a_token_that_pads_a_verify_for_ranks_lies_in_the_requests_ring(
+    workers: Workers, drafts: int, found: set[str]
+) -> None:
+    """Open in 0.5.23; see reports/findings/sglang-verify-padded-for-ranks.md."""
+    ranks: dict[str, Any] = {"attn_tp_size": 2, "dp_size": 2, "other_ranks": (1,)}
+    heads: dict[str, Any] = {"capture_bs": (2,), "num_q_heads": 4, "num_kv_heads": 4}
+    case = verified(60 + drafts, drafts=drafts, **ranks, **heads)
+    findings = workers.findings("0.5.23", case, f"{_TARGET}-verify")
+    assert {each.buffer for each in findings} == found
 
 
 @pytest.mark.sglang
