@@ -97,8 +97,8 @@ class Expected:
     """Name -> float64 or int64. attention [num_tokens, Hq, Dv], in mode draft [raw_bs * topk *
     steps, Hq, Dv] by row, branch, step; swa_attention, the same of a second layer,
     and attention_2 and so on, of further ones of their groups; dense_attention and what stands
-    beside it, see `dense_layer`; what a step leaves of pooled keys, see `pooled_keys`, and a prompt
-    of keys of groups, see `group_keys`; draft_tokens [raw_bs * topk * steps], the token predicted
+    beside it, see `dense_layer`; what a step leaves of pooled keys, see `pooled_keys`, and of
+    keys of groups, see `group_keys`; draft_tokens [raw_bs * topk * steps], the token predicted
     after each; state [raw_bs, width]; recurrent
     [num_tokens, width], and gated_delta, channel_delta, linear and gated_conv, the same, see
     `recurrent_layers`; mixed as attention, see `row_mixing`;

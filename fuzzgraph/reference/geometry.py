@@ -146,9 +146,9 @@ def _group_scores(
         scored = scorer or fp4_index.scores
         return scored(all_keys.tokens, all_keys.positions, tokens, places)
     by_token, by_place = content_for(config).key_scores
-    scores = by_token[all_keys.tokens[:, None], tokens]
-    found: npt.NDArray[np.float64] = scores + by_place[all_keys.positions][:, : tokens.shape[1]]
-    return found
+    of_tokens = by_token[all_keys.tokens[:, None], tokens]
+    of_places = by_place[all_keys.positions][:, : tokens.shape[1]]
+    return _weighted_scores(all_keys, of_tokens, of_places, config)
 
 
 def _padded(ragged: Ragged, columns: IntArray, rows: IntArray) -> IntArray:
@@ -189,10 +189,20 @@ def _apply_selection(found: Queries, config: EngineConfig) -> None:
         scores = of_tokens + of_places
         visible &= _in_best_blocks(scores, visible, count, config.index_block)
     else:
-        signs = content_for(config).index_weights
-        of_tokens = signs[0][found.tokens][:, None] * of_tokens
-        of_places = signs[1][found.positions][:, None] * of_places
-        visible &= _among_best(of_tokens + of_places, visible, count)
+        scores = _weighted_scores(found, of_tokens, of_places, config)
+        visible &= _among_best(scores, visible, count)
+
+
+def _weighted_scores(
+    queries: Queries,
+    of_tokens: npt.NDArray[np.float64],
+    of_places: npt.NDArray[np.float64],
+    config: EngineConfig,
+) -> npt.NDArray[np.float64]:
+    """[T, L] the scores of keys by both halves of their queries, which indexers give weights."""
+    by_token, by_place = content_for(config).index_weights
+    of_tokens = by_token[queries.tokens][:, None] * of_tokens
+    return of_tokens + by_place[queries.positions][:, None] * of_places
 
 
 def _in_best_blocks(

@@ -1,9 +1,10 @@
-"""What prompts of a model whose indexer selects groups of keys (`index_group`) leave.
+"""What steps of a model whose indexer selects groups of keys (`index_group`) leave.
 
 That is the compressed key of each group that they complete, and of the tokens behind the last one
 the indexer's own keys, of which a later step makes the next group's. The harness writes a step's
-past before each run, so what a step leaves for later ones is looked at when it ends. Beside logits
-a server hands out each token's hidden states, for a draft model.
+past before each run, so what a step leaves for later ones is looked at when it ends. Of a verify
+the drafts that stay count alone. Beside logits of prompts a server hands out each token's hidden
+states, for a draft model.
 """
 
 from __future__ import annotations
@@ -18,28 +19,26 @@ from fuzzgraph.world import Batch
 __all__ = ["GROUP_KEYS", "GROUP_STRAYS", "HIDDEN_STREAMS", "group_outputs", "hidden_streams"]
 
 GROUP_KEYS = "group_keys"
-"""[num_tokens, WIDTH] for each new token its group's key, or its own where that group is not whole.
-"""
+"""[num_tokens, WIDTH] for each new token its group's key, or its own where that group is not whole;
+zeros for a draft that does not stay."""
 GROUP_STRAYS = "group_strays"
-"""[raw_bs] in each row how many other places have changed, or have a token's wrong position."""
+"""[raw_bs] in each row how many other places have changed, or have a token's wrong position. Those
+of older tokens whose group is not yet whole are such places."""
 HIDDEN_STREAMS = "hidden_streams"
 """What attention computed, once more, as it goes to a draft model."""
-
-
-def _prompts(batch: Batch, config: EngineConfig) -> bool:
-    return config.index_group > 1 and batch.mode == "prefill"
 
 
 def hidden_streams(
     attended: torch.Tensor, batch: Batch, config: EngineConfig
 ) -> dict[str, torch.Tensor]:
     """The attended rows by the name of what goes to a draft model; {} where nothing does."""
-    return {HIDDEN_STREAMS: attended} if _prompts(batch, config) else {}
+    prompts = config.index_group > 1 and batch.mode == "prefill"
+    return {HIDDEN_STREAMS: attended} if prompts else {}
 
 
 def group_outputs(batch: Batch, config: EngineConfig) -> dict[str, torch.Tensor]:
     """What a step leaves; no arithmetic rounds it."""
-    if not _prompts(batch, config):
+    if config.index_group == 1:
         return {}
     rows = [_keys_of(batch, row) for row in range(batch.raw_bs)]
     return {
@@ -51,9 +50,11 @@ def group_outputs(batch: Batch, config: EngineConfig) -> dict[str, torch.Tensor]
 def _keys_of(batch: Batch, row: int) -> Floats:
     """[new tokens, WIDTH] of one request."""
     tokens, cached = batch.kv_tokens.row(row), int(batch.cached_lens[row])
+    stays = int(batch.stayed_lens[row])
     new = np.arange(cached, len(tokens))
     found = raw_rows(tokens[new], new % GROUP)[:, HEADS * WIDTH :]
-    whole = new < len(tokens) // GROUP * GROUP
+    found[new >= stays] = 0
+    whole = new < stays // GROUP * GROUP
     firsts = new[whole] // GROUP * GROUP
     found[whole] = normed_keys(tokens[firsts[:, None] + np.arange(GROUP)], firsts)
     return found

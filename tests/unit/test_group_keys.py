@@ -1,7 +1,8 @@
-"""What prompts leave of keys of groups: the truth that engines are held against."""
+"""What steps leave of keys of groups: the truth that engines are held against."""
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import torch
 
@@ -53,7 +54,33 @@ def test_no_other_place_changes_and_a_draft_model_gets_what_attention_computed()
     assert torch.equal(outputs[HIDDEN_STREAMS], outputs["attention"])
 
 
-def test_decodes_are_held_against_attention_alone() -> None:
-    config = config_of("decode")
+def test_a_decode_leaves_its_groups_key_or_its_own() -> None:
+    batch = batch_of(config_of("decode"), (7, 1), (8, 1))
+    outputs = expected(batch, config_of("decode")).outputs
+    found = outputs[GROUP_KEYS].numpy()
+    (key,) = normed_keys(batch.kv_tokens.row(0)[None, 4:8], np.array([4]))
+    own = raw_rows(batch.kv_tokens.row(1)[8:], np.array([0]))[0, HEADS * WIDTH :]
+    assert (found == np.stack((key, own))).all()
+    assert outputs[GROUP_STRAYS].tolist() == [0, 0]
+    assert HIDDEN_STREAMS not in outputs
+
+
+def test_drafts_that_do_not_stay_leave_nothing() -> None:
+    config = msgspec.structs.replace(config_of("target_verify"), draft_tokens=4)
+    # The second step goes on behind 13 tokens, so that one of the first one's drafts is rejected.
+    steps = tuple(
+        ReplayStep(mode="target_verify", rows=(BatchRow(request=0, seq_len=length, new_tokens=4),))
+        for length in (14, 17)
+    )
+    batch = plan(validate(Case(schema_version=1, config=config, steps=steps)))[0]
+    assert batch.stayed_lens.tolist() == [13]
+    found = expected(batch, config).outputs[GROUP_KEYS].numpy()
+    (key,) = normed_keys(batch.kv_tokens.row(0)[None, 8:12], np.array([8]))
+    own = raw_rows(batch.kv_tokens.row(0)[12:13], np.array([0]))[0, HEADS * WIDTH :]
+    assert (found == np.stack((key, key, own, np.zeros(WIDTH)))).all()
+
+
+def test_a_model_that_selects_key_by_key_leaves_no_groups() -> None:
+    config = msgspec.structs.replace(config_of("decode"), index_group=1)
     outputs = expected(batch_of(config, (6, 1)), config).outputs
     assert not {GROUP_KEYS, GROUP_STRAYS, HIDDEN_STREAMS} & set(outputs)

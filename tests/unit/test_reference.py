@@ -67,7 +67,7 @@ def keys_seen(batch: Batch, config: EngineConfig) -> list[tuple[Key, int, list[K
         seen = [(q, r, [key for key in k if key[1] // size == q[1] // size]) for q, r, k in seen]
     if config.index_topk and config.kv_compression == "none":
         for at, (q, r, k) in enumerate(seen):
-            scored = _index_score(q, config, weighted=True)
+            scored = _index_score(q, config)
             best = sorted((-scored(*key), key) for key in k)
             seen[at] = q, r, [key for _, key in best[: config.index_topk]]
     if config.kv_compression != "none":
@@ -101,18 +101,15 @@ def _in_candidates(firsts: list[Key], scored: Callable[[int, int], float], count
     return sorted(each for block in kept for each in block)
 
 
-def _index_score(
-    query: Key, config: EngineConfig, *, weighted: bool = False
-) -> Callable[[int, int], float]:
-    """What an indexer's query makes of the key of a token at a place."""
+def _index_score(query: Key, config: EngineConfig) -> Callable[[int, int], float]:
+    """What an indexer's query makes of the key of a token at a place, head by head."""
     content = content_for(config)
     token, place = (torch.from_numpy(half) for half in content.index_queries)
     by_token, by_place = (torch.from_numpy(half) for half in content.index_keys)
-    if weighted:
-        token, place = (
-            half * torch.from_numpy(signs)[:, None]
-            for half, signs in zip((token, place), content.index_weights, strict=True)
-        )
+    token, place = (
+        half * torch.from_numpy(signs)[:, None]
+        for half, signs in zip((token, place), content.index_weights, strict=True)
+    )
 
     def score(key_token: int, key_place: int) -> float:
         halves = token[query[0]] @ by_token[key_token], place[query[1]] @ by_place[key_place]

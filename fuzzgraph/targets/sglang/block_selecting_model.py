@@ -29,6 +29,7 @@ from fuzzgraph.memory.side_requests import SESSION_CPU
 from fuzzgraph.targets.offline.cuda_on_cpu import ClaimsCuda
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.attention_model import AttentionModel, Rope, Written, as_loaded
+from fuzzgraph.targets.sglang.group_memory import GroupMemory
 from fuzzgraph.targets.sglang.release import engine_module
 from fuzzgraph.targets.sglang.stubs.block_index_pool import describe_indexer
 from fuzzgraph.world import VOCAB, Batch
@@ -54,16 +55,18 @@ class BlockSelectingModel(AttentionModel):
         super().__init__(config, device, rope, draft_layer)
         inputs = np.arange(VOCAB * GROUP)
         self._projection = raw_rows(inputs // GROUP, inputs % GROUP).T
-        self.hidden = torch.empty(len(inputs), len(inputs), dtype=_DTYPE, device=device)
-        self.hidden.copy_(torch.eye(len(inputs)))
+        self.index_inputs = torch.empty(len(inputs), len(inputs), dtype=_DTYPE, device=device)
+        self.index_inputs.copy_(torch.eye(len(inputs)))
         self._pool: Any = None
+        self._memory: Any = None
         self.indexer: Any = None
 
     def use(self, pool: Any, allocator: Any) -> None:
         """Bind the layer to the pool, and give it the engine's indexer."""
         self._pool = pool
+        self._memory = GroupMemory(pool, self.layer.layer_id, self._config)
         device = self.embed.device
-        described = Stub(hidden_size=len(self.hidden))
+        described = Stub(hidden_size=len(self.index_inputs))
         describe_indexer(described, self._config)
         # Every position of a query, and those of padded rows.
         table = torch.from_numpy(rotations(self._config.max_context_len + ROTATED)).float()
@@ -96,7 +99,8 @@ class BlockSelectingModel(AttentionModel):
 
     def hidden_of(self, input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """Hidden states, of which the indexer's projection makes its queries and keys."""
-        return self.hidden.index_select(0, input_ids.long() * GROUP + positions.long() % GROUP)
+        rows = input_ids.long() * GROUP + positions.long() % GROUP
+        return self.index_inputs.index_select(0, rows)
 
     def selected(
         self, hidden: torch.Tensor, positions: torch.Tensor, forward_batch: Any, metadata: Any
@@ -125,6 +129,17 @@ class BlockSelectingModel(AttentionModel):
             places = torch.from_numpy(batch.req_pool_indices[row] * GROUP + kept % GROUP)
             yield ring, places, torch.from_numpy(raw)[:, None].to(ring.dtype)
             yield ring_positions, places, torch.from_numpy(kept)[:, None].expand(-1, 3)
+
+    # What a step leaves, as `LeavesKeys` asks for it
+
+    def begin(self) -> None:
+        """Take down what is there before a step."""
+        self._memory.begin()
+
+    def left(self, batch: Batch) -> dict[str, torch.Tensor]:
+        """What a step of `batch` has left there, as `reference.group_keys` names it."""
+        found: dict[str, torch.Tensor] = self._memory.outputs(batch)
+        return found
 
 
 def _load(parameter: torch.nn.Parameter, values: torch.Tensor) -> None:

@@ -3,7 +3,8 @@
 As the engine's model does, it hands a token's projections to the compressors, lets the indexer
 select among the compressed keys, and attends. Every weight is known: a group's key is that of its
 first token, because that one alone has weight in the sum of states; positions are added where the
-kernel rotates; `Content.key_scores` says what the indexer has to think of each key.
+kernel rotates; `Content.key_scores` and `Content.index_weights` say what the indexer has to think
+of each key.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.attention_model import AttentionModel, Written
 from fuzzgraph.targets.sglang.release import engine_module, has_module
 from fuzzgraph.targets.sglang.stubs.compressed_pool import state_places
-from fuzzgraph.world import Batch, IntArray
+from fuzzgraph.world import VOCAB, Batch, IntArray
 
 _CONTEXT = "sglang.srt.model_executor.forward_context"
 ENGINE_HEAD_DIM = 512
@@ -43,6 +44,8 @@ ENGINE_TOPK = 512
 _NO_WEIGHT = -10_000.0
 """A score whose exponential is 0 in every dtype."""
 _INDEXER = "sglang.srt.layers.attention.dsv4.indexer"
+_INDEX_HEADS = 2
+"""Of an indexer's query."""
 
 
 def as_complex(positions: torch.Tensor) -> torch.Tensor:
@@ -64,14 +67,36 @@ class CompressedModel(AttentionModel):
         self.sink = torch.full((config.num_q_heads,), -torch.inf, device=device)
         self.compressor: Any = None
         self.index_tokens = self.index_queries = torch.empty(0)
+        self.token_weights = self.place_weights = torch.empty(0)
         if self._ratio == 4:
             content = content_for(config)
             self.index_tokens = self._as_rows(content.index_keys[0])
-            self.index_queries = self._as_rows(content.index_queries[0])
+            self.index_queries = self._query_heads(content.index_queries[0])
+            self.token_weights, self.place_weights = self._head_weights(content.index_weights)
 
     def _as_rows(self, by_token: npt.NDArray[Any]) -> torch.Tensor:
         """What follows from tokens, in the model's dtype."""
         return self._on_device(without_places(by_token), self.embed.dtype)
+
+    def _query_heads(self, by_token: npt.NDArray[Any]) -> torch.Tensor:
+        """[VOCAB, heads * columns] queries before their rotation, which adds what a place prefers
+        to both heads: the first one has what a token prefers, the second one nothing else."""
+        # The largest column of either head, and so its scale, is the same always; no key has it.
+        largest = np.where(np.arange(by_token.shape[1]) < VOCAB, 0, by_token)
+        return torch.cat((self._as_rows(by_token), self._as_rows(largest)), 1)
+
+    def _head_weights(
+        self, signs: tuple[npt.NDArray[Any], npt.NDArray[Any]]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """[VOCAB, heads] and [positions, heads], whose sum is the weights of a query's heads.
+
+        The first one's is the sign of tokens; both together are that of places, which both score.
+        """
+        by_token, by_place = signs
+        of_tokens = np.stack((by_token, -by_token), axis=1)
+        of_places = np.stack((np.zeros_like(by_place), by_place), axis=1)
+        dtype = self.embed.dtype
+        return self._on_device(of_tokens, dtype), self._on_device(of_places, dtype)
 
     def _on_device(
         self, table: npt.NDArray[Any], dtype: torch.dtype = torch.float32
@@ -110,7 +135,7 @@ class CompressedModel(AttentionModel):
         )
 
     def _indexer(self, content: Content, states: torch.Tensor) -> Any:
-        """The engine's `C4Indexer` with one head, whose projections are known."""
+        """The engine's `C4Indexer` with two heads, whose projections are known."""
         engine: Any = engine_module(_INDEXER).C4Indexer
         width = self.index_tokens.shape[1]
         own = self._config.head_dim
@@ -118,13 +143,13 @@ class CompressedModel(AttentionModel):
         indexer = Stub(
             layer_id=0,
             use_fp4_indexer=False,
-            n_local_heads=1,
+            n_local_heads=_INDEX_HEADS,
             head_dim=width,
             index_topk=self._config.index_topk or ENGINE_TOPK,
             weight_scale=1.0,
             freqs_cis=as_complex(self._on_device(content.index_queries[1])),
             wq_b=lambda q: (q, None),
-            weights_proj=lambda x: (x.new_ones((len(x), 1)), None),
+            weights_proj=lambda x: (x[:, -_INDEX_HEADS:].contiguous(), None),
             compressor=self._compressor(slice(own, own + width), keys, states),
         )
         for name in ("compute_q", "compute_weights"):
@@ -175,7 +200,9 @@ class CompressedModel(AttentionModel):
         """What the engine's layer has indexer and compressor do before it attends."""
         x = embedded[:, self._keys].contiguous()
         if self._ratio == 4:
-            x = torch.cat((x, self.index_tokens.index_select(0, input_ids)), 1)
+            weights = self.token_weights.index_select(0, input_ids)
+            weights = weights + self.place_weights.index_select(0, positions)
+            x = torch.cat((x, self.index_tokens.index_select(0, input_ids), weights), 1)
             call_with_known(
                 backend.forward_c4_indexer,
                 x=x,

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from fuzzgraph.case import Mode
 from fuzzgraph.targets.sglang.backends.attention_backend import ATTENTION
 from fuzzgraph.targets.sglang.backends.qsa import target
 from tests.targets.sglang.changed_kernels import change_kernel
 from tests.targets.sglang.changed_lines import change_line
-from tests.targets.sglang.planted import with_changed_sessions
+from tests.targets.sglang.planted import with_a_line_changed, with_changed_sessions
 
 __all__ = [
     "groups_end_one_late",
+    "keys_of_open_groups_lost",
     "keys_of_the_row_before",
     "lengths_round_up",
     "lone_rows_not_prepared",
     "members_of_the_group_before",
+    "mend_tables",
     "mended",
+    "newest_draft_lost",
     "newest_token_unseen",
     "pages_of_the_padding",
+    "read_the_ring_in_time",
     "ring_of_the_padding",
     "tokens_of_the_first_row",
     "verify_mended",
@@ -30,6 +36,8 @@ __all__ = [
 _METADATA = f"{ATTENTION}.qsa.graph_metadata", "_qsa_graph_row_metadata_kernel"
 _EXPANSION = f"{ATTENTION}.qsa.kernel", "_expand_qsa_block_indices_kernel"
 _GATHERING = f"{ATTENTION}.qsa.sparse_attn", "_compact_kv"
+_INDEXER = f"{ATTENTION}.qsa.qsa_indexer:QSAIndexer"
+_STORED = "cache_loc=state_slots,"
 _ROUNDED_UP = "tl.cdiv(req_to_token_row_stride, FULL_PAGE)"
 _TABLE = "req_to_token_ptr + token_row + idx * FULL_PAGE"
 
@@ -44,7 +52,7 @@ def _kernel(kernel: tuple[str, str], line: str, other: str) -> Any:
 
 def mended() -> Any:
     """No bug: tables have the page as well in which the context ends."""
-    return _kernel(_METADATA, "req_to_token_row_stride // FULL_PAGE", _ROUNDED_UP)
+    return _target(mend_tables)
 
 
 def groups_end_one_late() -> Any:
@@ -104,17 +112,41 @@ def lone_rows_not_prepared() -> Any:
     return _target(change)
 
 
+def _stored(name: str, mode: Mode, where: str) -> Any:
+    """The target, which keeps a token's key where this is so, and else where padded rows do."""
+    other = f"cache_loc=torch.where({where}, state_slots, 0),"
+    opened = functools.partial(target, name, mode)
+    return with_a_line_changed(opened, _INDEXER, "_forward_impl", _STORED, other)()
+
+
+def keys_of_open_groups_lost() -> Any:
+    """Tokens that complete no group leave no key for the one that will."""
+    return _stored("sglang-qsa", "decode", "positions % 4 == 3")
+
+
+def newest_draft_lost() -> Any:
+    """The last draft of the longest row leaves no key, unless it completes a group."""
+    kept = "(positions % 4 == 3) | (positions < positions.max())"
+    return _stored("sglang-qsa-verify", "target_verify", kept)
+
+
 def verify_mended() -> Any:
     """No bug: keys of groups are made of the ring as it was before a verify, and of its drafts."""
 
     def change(session: Any) -> None:
-        change_kernel(session, *_METADATA, "req_to_token_row_stride // FULL_PAGE", _ROUNDED_UP)
-        _read_the_ring_in_time(session)
+        mend_tables(session)
+        read_the_ring_in_time(session)
 
     return with_changed_sessions(target("sglang-qsa-verify", "target_verify"), change)
 
 
-def _read_the_ring_in_time(session: Any) -> None:
+def mend_tables(session: Any) -> None:
+    """Give tables the page in which the context ends."""
+    change_kernel(session, *_METADATA, "req_to_token_row_stride // FULL_PAGE", _ROUNDED_UP)
+
+
+def read_the_ring_in_time(session: Any) -> None:
+    """Make keys of groups of the ring before a step and of its tokens, `draft_tokens` of a row."""
     indexer, width = session._attention.indexer, session._config.draft_tokens
     project, compress = indexer.project_qk, indexer._fused_compress_store
     kept: dict[str, torch.Tensor] = {}

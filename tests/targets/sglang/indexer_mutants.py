@@ -22,6 +22,8 @@ _BACKEND = f"{_ATTENTION}.dsa_backend:DeepseekSparseAttnBackend"
 
 
 _METADATA = "sglang.kernels.ops.attention.dsa.metadata"
+_WEIGHTS = "weights = weights.squeeze(2)"
+"""In indexers of both models."""
 _Change = Callable[[Any], None]
 
 
@@ -84,8 +86,7 @@ def plan_of_single_tokens() -> Any:
 
 def weights_of_other_rows() -> Any:
     """Each query has the weights of the one that stands as far from the other end."""
-    line = "weights = weights.squeeze(2)"
-    return _verifies(_line(_INDEXER, "_get_topk_paged", line, f"{line}.flip(0)"))
+    return _verifies(_line(_INDEXER, "_get_topk_paged", _WEIGHTS, f"{_WEIGHTS}.flip(0)"))
 
 
 _METADATA_V4 = f"{_ATTENTION}.dsv4.metadata"
@@ -118,6 +119,17 @@ def _scored(line: str, other: str) -> Any:
 
     target.open_session = open_changed
     return target
+
+
+def v4_weights_of_other_rows() -> Any:
+    """Each query of DeepSeek V4 has the weights of the one that stands as far from the other
+    end."""
+    return _scored(_WEIGHTS, f"{_WEIGHTS}.flip(0)")
+
+
+def v4_weights_of_other_heads() -> Any:
+    """The two heads of each query of DeepSeek V4 have each other's weights."""
+    return _scored(_WEIGHTS, f"{_WEIGHTS}.flip(1)")
 
 
 def pages_of_all_rows() -> Any:

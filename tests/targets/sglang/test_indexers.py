@@ -164,6 +164,16 @@ def test_a_chunk_that_takes_what_is_of_other_rows_is_found(
     assert findings
 
 
+@pytest.mark.parametrize("mutant", ["v4_weights_of_other_rows", "v4_weights_of_other_heads"])
+@pytest.mark.parametrize("version", ["0.5.13", "0.5.19", "0.5.23"])
+def test_queries_of_v4_with_weights_of_other_rows_or_heads_are_found(
+    workers: Workers, version: str, mutant: str
+) -> None:
+    case = paged_case(batches=((400, 300), (402, 511)), index_topk=64)
+    findings = workers.findings(version, case, f"{_MUTANTS}{mutant}")
+    assert ("reference", "attention") in {(each.oracle, each.buffer) for each in findings}
+
+
 def test_keys_without_an_indexer_need_no_memory_for_scores() -> None:
     with pytest.raises(InvalidCase, match="needs kv_compression among c4, c1, c2"):
         paged_case("c128", index_logits_bytes=1)

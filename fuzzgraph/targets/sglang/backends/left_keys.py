@@ -42,11 +42,11 @@ class LeavesKeys(RunnerSession):
     def _write_past(self, batch: Batch) -> None:
         super()._write_past(batch)
         self._leaving.begin()
-        self._batch = batch
+        self._stepped = batch
 
     def shown_outputs(self) -> dict[str, torch.Tensor]:
         found = super().shown_outputs()
-        return {**found, **self._leaving.left(self._batch)} if found else {}
+        return {**found, **self._leaving.left(self._stepped)} if found else {}
 
     @property
     def _leaving(self) -> _KeyLeaver:

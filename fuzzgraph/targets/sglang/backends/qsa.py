@@ -22,6 +22,8 @@ from fuzzgraph.kernel_models import (
     sparse_indexer,
 )
 from fuzzgraph.kernel_models.checks import Call
+from fuzzgraph.ports import GraphEngine
+from fuzzgraph.reference.group_keys import GROUP_KEYS, GROUP_STRAYS
 from fuzzgraph.targets.offline.cuda_on_cpu import tensors_claim_cuda
 from fuzzgraph.targets.offline.kernel_arguments import strict
 from fuzzgraph.targets.offline.stub import Stub
@@ -30,9 +32,11 @@ from fuzzgraph.targets.sglang.backends.attention_backend import (
     AttentionBackend,
     BackendTarget,
 )
+from fuzzgraph.targets.sglang.backends.left_keys import LeftKeysSession
 from fuzzgraph.targets.sglang.block_selecting_model import BlockSelectingModel
 from fuzzgraph.targets.sglang.excuses.decode import QSA_EXCUSES
 from fuzzgraph.targets.sglang.release import engine_module, has_module
+from fuzzgraph.targets.sglang.selecting_draft_model import BlockSelectingDraftModel
 from fuzzgraph.targets.sglang.stubs.block_index_pool import POOL, SELECTED_GROUPS, describe_indexer
 from fuzzgraph.targets.sglang.stubs.compiled_modules import Compiled, Makers, compile_to_models
 
@@ -191,6 +195,7 @@ QSA = AttentionBackend(
         ),
     ),
     model=BlockSelectingModel,
+    draft_model=BlockSelectingDraftModel,
     more=(
         # KV in bfloat16 has groups expanded behind the indexer, from 0.5.22 on where 512 are kept.
         ("dtypes", ("float32", "bfloat16")),
@@ -201,10 +206,19 @@ QSA = AttentionBackend(
 )
 
 
+class QsaSession(LeftKeysSession):
+    """One backend and one decode runner, whose steps leave keys of groups."""
+
+    also_promised = (GROUP_KEYS, GROUP_STRAYS)
+
+
 class QsaTarget(BackendTarget):
     """The target of the backend in one mode."""
 
     excuses = QSA_EXCUSES
+
+    def open_session(self, config: EngineConfig, graphs: GraphEngine) -> QsaSession:
+        return QsaSession(config, graphs, self.backend)
 
 
 def target(name: str, mode: Mode) -> QsaTarget:

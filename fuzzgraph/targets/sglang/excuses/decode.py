@@ -211,8 +211,7 @@ CPU_GRAPH_EXCUSES: tuple[Excuse, ...] = (
     ),
 )
 
-QSA_EXCUSES: tuple[Excuse, ...] = (
-    *EXCUSES,
+GROUP_EXCUSES: tuple[Excuse, ...] = (
     Excuse(
         "qsa_index_*.ring_positions",
         "live",
@@ -231,6 +230,9 @@ QSA_EXCUSES: tuple[Excuse, ...] = (
         for name in ("group", "write")
     ),
 )
+"""Of an indexer that selects groups of keys."""
+
+QSA_EXCUSES: tuple[Excuse, ...] = (*EXCUSES, *GROUP_EXCUSES)
 
 _ALL_ROWS = (
     "sglang minicpm/backend.py get_topk_for_sparse: without a graph rows that see all of their keys"
