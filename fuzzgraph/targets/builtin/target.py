@@ -31,7 +31,7 @@ _HAS = Capabilities(
 _ABOUT: Mapping[Inputs, str] = {
     "pageable": "",
     "pinned": ", pinned inputs",
-    "mirrored": ", pinned inputs and a mirror of lengths on the host",
+    "mirrored": ", pinned inputs, mirrored lengths",
 }
 
 
