@@ -31,7 +31,7 @@ _HAS = Capabilities(
 _ABOUT: Mapping[Inputs, str] = {
     "pageable": "",
     "pinned": ", pinned inputs",
-    "mirrored": ", pinned inputs, mirrored lengths",
+    "mirrored": ", mirrored lengths",
 }
 
 
