@@ -37,28 +37,23 @@ class Overlap:
 
     def _finding(self, step: StepRecord, buffer: str, worst: Difference, kind: str) -> Finding:
         detail: dict[str, Any] = {"rows": "live"} if kind == "outputs" else {}
-        for name, lines in (("copied_at", step.rewritten), ("arrives_at", step.unarrived)):
+        told = []
+        # On a device either may be the reason, and both are told.
+        for name, lines, happened in (
+            ("copied_at", step.rewritten, "rewritten before the copy out of it"),
+            ("arrives_at", step.unarrived, "read before the copy into it"),
+        ):
             if lines:
                 detail[name] = ", ".join(lines)
+                told.append(f"{happened} need have run, given at {detail[name]}")
+        why = f"pinned memory was {', or '.join(told)}"
         return claim(
             step,
             self.name,
             self.clause,
             buffer=buffer,
             symptom="mismatch",
-            message=f"{buffer}{worst} where copies run late: {_why(step)}",
+            message=f"{buffer}{worst} where copies run late: {why}",
             index=list(worst.index),
             **detail,
         )
-
-
-def _why(step: StepRecord) -> str:
-    """What happened to pinned memory; on a device either may be the reason."""
-    told = []
-    if step.rewritten:
-        lines = ", ".join(step.rewritten)
-        told.append(f"it was rewritten before the copy out of it need have run, given at {lines}")
-    if step.unarrived:
-        lines = ", ".join(step.unarrived)
-        told.append(f"it was read before the copy into it need have run, given at {lines}")
-    return "pinned memory: " + ", or ".join(told)

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 
 from fuzzgraph.execution.attribution import same
 from fuzzgraph.execution.failures import SessionFailed, printable_error
@@ -84,17 +85,14 @@ class Ahead:
     ) -> None:
         """On a CPU: while copies that these lines give to the host arrive late."""
         replay = step.runs["replay"]
-        seen = self._withheld(step.batch, following, before, lines)
+        withheld = partial(self._withheld, step.batch, following, before)
+        seen = withheld(lines)
         if same(seen, replay):
             return
-        step.runs["ahead"] = seen
-        alone = [
-            line
-            for line in lines
-            if len(lines) > 1
-            and not same(self._withheld(step.batch, following, before, (line,)), replay)
-        ]
-        step.unarrived = tuple(alone) or lines
+        step.runs["ahead"], step.unarrived = seen, lines
+        if len(lines) > 1:
+            alone = tuple(line for line in lines if not same(withheld((line,)), replay))
+            step.unarrived = alone or lines
 
     def _withheld(
         self, batch: Batch, following: Batch | None, before: Snapshot, lines: tuple[str, ...]

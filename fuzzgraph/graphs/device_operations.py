@@ -69,26 +69,17 @@ class Launches:
         self, launch: Launch, executor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Run an interpreted kernel of Triton."""
-        given = tensors_in([*args, *kwargs.values()])
-        return self.on_device(launch, given, (executor, *args), kwargs)
+        return self.on_device(launch, (executor, *args), kwargs)
 
     @relay
     def run_model(self, kernel: ModelKernel, **arguments: Any) -> None:
         """Run the model of a kernel."""
-        self.on_device(self._route, tensors_in(arguments.values()), (kernel,), arguments)
+        self.on_device(self._route, (kernel,), arguments)
 
     def on_device(
-        self,
-        work: Callable[..., Any],
-        given: list[torch.Tensor],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        self, work: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Do a launch, `work` on these arguments.
-
-        Args:
-            given: the tensors among them.
-        """
+        """Do a launch, `work` on these arguments."""
         raise NotImplementedError
 
 
@@ -216,6 +207,14 @@ class GivenCopy(NamedTuple):
     source: torch.Tensor
     converts: bool
     """Whether to another dtype."""
+
+    def written(self, out: Any) -> Any:
+        """The memory that it wrote.
+
+        Args:
+            out: what the operation returned.
+        """
+        return out if self.target is None else self.target
 
 
 def giving_line() -> str:

@@ -138,21 +138,16 @@ class _Operations(DeviceOperations):
         if not late or not self._arrivals.withholds(giving_line()):
             with self._arrivals.arrived():
                 return self.noted(func(*args, **kwargs), facts, args, kwargs)
-        targets = [each.target for each in copies_in(facts, args, kwargs)]
-        before = [None if each is None else each.clone() for each in targets]
+        copies = list(copies_in(facts, args, kwargs))
+        before = [None if each.target is None else each.target.clone() for each in copies]
         with self._arrivals.arrived():
             out = self.noted(func(*args, **kwargs), facts, args, kwargs)
-            places = _written(targets, out)
+            places = [each.written(out) for each in copies]
             contents = [each.clone() for each in places]
         for is_late, place, content, held in zip(late, places, contents, before, strict=True):
             if is_late:
                 self._arrivals.withhold(place, content, _other(content) if held is None else held)
         return out
-
-
-def _written(targets: list[torch.Tensor | None], out: Any) -> list[torch.Tensor]:
-    """The memory that copies wrote: their targets, or what was made for one."""
-    return [out if each is None else each for each in targets]
 
 
 def _other(content: torch.Tensor) -> torch.Tensor:
@@ -171,11 +166,7 @@ class _Launches(Launches):
 
     @relay
     def on_device(
-        self,
-        work: Callable[..., Any],
-        given: list[torch.Tensor],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        self, work: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """See `Launches`: do it, with all copies before it done."""
         with self._arrivals.arrived():

@@ -23,7 +23,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fuzzgraph.graphs.device_operations import (
     COPIES,
     DeviceOperations,
+    GivenCopy,
     Launches,
+    copies_in,
     given_to,
     giving_line,
     goes_on,
@@ -80,25 +82,23 @@ class _Operations(DeviceOperations):
         """The arguments with late copies in the place of their sources; None if none is late."""
         if facts.name not in COPIES or not goes_on(facts, args, kwargs):
             return None
-        at = 0 if facts.name == "aten._to_copy" else 1
-        sources = args[at] if isinstance(args[at], (list, tuple)) else [args[at]]
-        targets = sources if at == 0 else args[0]
-        targets = targets if isinstance(targets, (list, tuple)) else [targets]
-        line = giving_line()
         late = [
-            self._stream.add_copy(source, line)
-            if self._is_late(target, source)
-            else self._kept(source)
-            for target, source in zip(targets, sources, strict=True)
+            self._stream.add_copy(each.source, giving_line())
+            if self._is_late(each)
+            else self._kept(each.source)
+            for each in copies_in(facts, args, kwargs)
         ]
         if not any(isinstance(each, LateCopy) for each in late):
             return None
+        at = 0 if facts.name == "aten._to_copy" else 1
         return (*frozen(args[:at]), late if isinstance(args[at], (list, tuple)) else late[0],
                 *frozen(args[at + 1 :]))  # fmt: skip
 
-    def _is_late(self, target: torch.Tensor, source: torch.Tensor) -> bool:
+    def _is_late(self, copy: GivenCopy) -> bool:
+        source = copy.source
         if not self.sides.is_pinned(source):
             return False
+        target = source if copy.target is None else copy.target
         return source.numel() > 0 and source.expand(target.shape).is_contiguous()
 
     def _kept(self, value: Any) -> Any:
@@ -131,10 +131,10 @@ class PinnedCopies(TorchDispatchMode):  # type: ignore[no-untyped-call]
         facts = facts_of(func)
         out = func(*args, **kwargs)
         if facts.name in COPIES and goes_on(facts, args, kwargs):
-            written = [out] if facts.name == "aten._to_copy" else tensors_in(args[:1])
-            read = tensors_in(args[:1] if facts.name == "aten._to_copy" else args[1:2])
-            self.to_host += [giving_line()] * sum(map(_is_pinned, written))
-            self.to_device += [giving_line()] * sum(map(_is_pinned, read))
+            line = giving_line()
+            for each in copies_in(facts, args, kwargs):
+                self.to_host += [line] * _is_pinned(each.written(out))
+                self.to_device += [line] * _is_pinned(each.source)
         return out
 
 
@@ -176,14 +176,10 @@ class _Launches(Launches):
 
     @relay
     def on_device(
-        self,
-        work: Callable[..., Any],
-        given: list[torch.Tensor],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        self, work: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """See `Launches`: do it, and take it down."""
-        self._stream.about_to_write(given)
+        self._stream.about_to_write(tensors_in([*args, *kwargs.values()]))
         result = work(*args, **kwargs)
         args, kwargs = frozen(args), {name: frozen(item) for name, item in kwargs.items()}
         self._stream.take_down(partial(work, *args, **kwargs))

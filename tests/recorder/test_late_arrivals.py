@@ -18,32 +18,30 @@ Tensor = torch.Tensor
 ON_DEVICE = 5
 
 
-class Everywhere:
-    """Every line."""
+class Everywhere(Arrivals):
+    """What any line gives arrives late."""
 
-    def __contains__(self, line: object) -> bool:
+    def __init__(self) -> None:
+        super().__init__(())
+
+    def withholds(self, line: str) -> bool:
         return True
-
-    def __iter__(self) -> None: ...
-
-    def __len__(self) -> int:
-        return 1
 
 
 def arriving_late(
-    step: Callable[[Engine], object], lines: object = None, engine: Engine | None = None
-) -> Arrivals:
+    step: Callable[[Engine], object],
+    arrivals: Arrivals | None = None,
+    engine: Engine | None = None,
+) -> None:
     """Run the step of an engine whose copies to the host arrive late."""
     engine = engine or Engine.opened()
-    arrivals = Arrivals(Everywhere() if lines is None else lines)  # type: ignore[arg-type]
     engine.buffer.fill_(ON_DEVICE)
     with (
         engine.memory.over_lanes(),
-        late_arrivals(engine.memory, arrivals),
+        late_arrivals(engine.memory, arrivals or Everywhere()),
         cuda_on_cpu({**DEVICE, **STREAMS}),
     ):
         step(engine)
-    return arrivals
 
 
 def read(engine: Engine, tensor: Tensor) -> list[float]:
@@ -175,17 +173,14 @@ def test_a_graph_reads_it_too() -> None:
 
 
 def test_a_read_of_the_harness_sees_it_and_waits_for_nothing() -> None:
-    engine, arrivals = Engine.opened(), Arrivals(Everywhere())  # type: ignore[arg-type]
-    engine.buffer.fill_(ON_DEVICE)
-    with (
-        engine.memory.over_lanes(),
-        late_arrivals(engine.memory, arrivals),
-        cuda_on_cpu({**DEVICE, **STREAMS}),
-    ):
+    def step(engine: Engine) -> None:
         engine.pinned.copy_(engine.buffer, non_blocking=True)
         with arrivals.arrived():
             assert read(engine, engine.pinned) == engine.buffer.tolist() == [ON_DEVICE] * 4
         assert read(engine, engine.pinned) == [GIVEN] * 4
+
+    arrivals = Everywhere()
+    arriving_late(step, arrivals)
 
 
 def test_only_copies_of_the_lines_asked_for_arrive_late() -> None:
@@ -193,7 +188,7 @@ def test_only_copies_of_the_lines_asked_for_arrive_late() -> None:
         engine.pinned.copy_(engine.buffer, non_blocking=True)
         assert read(engine, engine.pinned) == [ON_DEVICE] * 4
 
-    arriving_late(step, lines={"elsewhere.py:1 in step"})
+    arriving_late(step, Arrivals({"elsewhere.py:1 in step"}))
 
 
 def test_a_run_in_which_they_arrive_at_once_names_their_lines() -> None:
