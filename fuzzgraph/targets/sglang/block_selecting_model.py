@@ -58,7 +58,7 @@ class BlockSelectingModel(AttentionModel):
         self.index_inputs = torch.empty(len(inputs), len(inputs), dtype=_DTYPE, device=device)
         self.index_inputs.copy_(torch.eye(len(inputs)))
         self._pool: Any = None
-        self._memory: Any = None
+        self._memory: GroupMemory
         self.indexer: Any = None
 
     def use(self, pool: Any, allocator: Any) -> None:
@@ -138,8 +138,7 @@ class BlockSelectingModel(AttentionModel):
 
     def left(self, batch: Batch) -> dict[str, torch.Tensor]:
         """What a step of `batch` has left there, as `reference.group_keys` names it."""
-        found: dict[str, torch.Tensor] = self._memory.outputs(batch)
-        return found
+        return self._memory.outputs(batch)
 
 
 def _load(parameter: torch.nn.Parameter, values: torch.Tensor) -> None:

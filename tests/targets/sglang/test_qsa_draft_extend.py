@@ -8,7 +8,7 @@ import pytest
 
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, validate
 from tests.targets.sglang.released import Workers, generated
-from tests.targets.sglang.test_qsa import HEADS
+from tests.targets.sglang.test_qsa import HEADS, no_token_collides
 
 TARGET = "sglang-qsa-draft-extend"
 MUTANTS = "tests.targets.sglang.qsa_extend_mutants"
@@ -101,12 +101,6 @@ def test_a_token_that_was_not_accepted_lies_where_an_older_one_of_its_group_was(
 def test_a_planted_bug_is_found(workers: Workers, planted: str, output: str) -> None:
     found = workers.findings(NEWEST, CASE, f"{MUTANTS}:{planted}")
     assert output in {each.buffer for each in found}
-
-
-def no_token_collides(case: Case) -> bool:
-    """Whether in no row a token lies where an older one of its group was."""
-    older = [(row.seq_len - row.new_tokens) % 4 for step in case.steps for row in step.rows]
-    return all(not each or each + case.config.draft_tokens <= 4 for each in older)
 
 
 @pytest.mark.sglang
