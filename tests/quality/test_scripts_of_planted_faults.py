@@ -102,7 +102,15 @@ def test_the_same_script_of_the_healthy_engine_shows_nothing(
     assert ran.healthy == (0, "Not reproduced.\n")
 
 
-def test_most_faults_have_a_script(all_ran: dict[str, Ran]) -> None:
-    able = {name: ran for name, ran in all_ran.items() if not FAULTS[name].recorded}
-    reasons = [ran.reason for ran in able.values() if ran.reason]
-    assert len(reasons) * 5 < len(able), reasons
+def test_no_fault_of_late_copies_has_a_script(all_ran: dict[str, Ran]) -> None:
+    reasons = {ran.reason for name, ran in all_ran.items() if FAULTS[name].overlap}
+    assert reasons == {"torch alone copies at once on a CPU, and on a GPU late by chance only"}
+
+
+def test_most_faults_that_torch_alone_can_show_have_a_script(all_ran: dict[str, Ran]) -> None:
+    shown = [
+        ran for name, ran in all_ran.items() if not (FAULTS[name].recorded or FAULTS[name].overlap)
+    ]
+    reasons = [ran.reason for ran in shown if ran.reason]
+    # As strict as a fifth was while late copies, which never have one, counted as well.
+    assert len(reasons) * 11 < len(shown) * 2, reasons
