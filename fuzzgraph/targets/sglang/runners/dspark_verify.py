@@ -26,12 +26,11 @@ from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.offline import fields
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.backends.attention_backend import AttentionBackend
-from fuzzgraph.targets.sglang.decode_session import DATA_RANKS
 from fuzzgraph.targets.sglang.excuses.blocks import DSPARK_VERIFY_EXCUSES
 from fuzzgraph.targets.sglang.release import is_before
 from fuzzgraph.targets.sglang.runners.capture import size_of
+from fuzzgraph.targets.sglang.runners.dflash import FROM
 from fuzzgraph.targets.sglang.runners.dflash_verify import BlockVerifySession, BlockVerifyTarget
-from fuzzgraph.targets.sglang.runners.verify_beside_ranks import BESIDE_RANKS
 from fuzzgraph.targets.sglang.stubs.dspark_worker import WORKER, DSparkVerifyWorker
 from fuzzgraph.targets.sglang.stubs.platform import in_environment
 from fuzzgraph.targets.sglang.stubs.verify_budget import MODES
@@ -65,15 +64,10 @@ class DSparkVerifyTarget(BlockVerifyTarget):
         super().__init__(name, backend)
         by_tokens = BY_TOKENS if self.backend.name in _CAPTURES_BY_TOKENS else ()
         self.capabilities = self.capabilities.replace(
-            modes=("target_verify", "idle"),
-            **DATA_RANKS,
             samplings=("greedy", "draft"),
             drafted_windows=False,
             verify_budgets=("none", "cap_accept", *by_tokens),
         )
-
-    def modules(self) -> tuple[str, ...]:
-        return (*super().modules(), *BESIDE_RANKS)
 
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> DSparkVerifySession:
         by_tokens = config.verify_budget in BY_TOKENS
@@ -86,6 +80,8 @@ class DSparkVerifySession(BlockVerifySession):
 
     algorithm = "DSPARK"
     worker = DSparkVerifyWorker
+    serves_ranks_from = FROM
+    idle_guard = ""
 
     def __init__(self, config: EngineConfig, graphs: GraphEngine, kind: AttentionBackend) -> None:
         if config.sampling != "greedy" and is_before(_DRAWS_IN_GRAPHS):
