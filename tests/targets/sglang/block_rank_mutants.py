@@ -1,4 +1,4 @@
-"""Verifies of DSpark's blocks beside other ranks, with one line of the engine changed.
+"""DSpark's blocks beside other ranks, with one line of the engine changed.
 
 Opened by name. The lines are those of sglang 0.5.23.
 """
@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from fuzzgraph.targets.sglang.runners.dspark import DSparkDraftTarget
 from fuzzgraph.targets.sglang.runners.dspark_verify import DSparkVerifyTarget
 from tests.targets.sglang.planted import with_a_line_changed
 
 _BATCH = "sglang.srt.model_executor.forward_batch_info:ForwardBatch"
 _EAGER = "sglang.srt.model_executor.runner.eager_runner:EagerRunner"
+_PROPOSER = "sglang.srt.speculative.dspark_components.dspark_draft:DraftBlockProposer"
+_RUNNER = "sglang.srt.model_executor.runner.decode_cuda_graph_runner:DecodeCudaGraphRunner"
 _SCHEDULER = "sglang.srt.managers.scheduler_components.dp_attn"
 _VERIFY = "sglang.srt.speculative.dspark_components.dspark_verify:TargetVerifyExecutor"
 _WORKER = "sglang.srt.speculative.dspark_components.dspark_worker_v2:DSparkWorkerV2"
@@ -84,3 +87,19 @@ cut_by_requests = _changed(
     "num_tokens = bs",
 )  # fmt: skip
 """Line 2191: of the verify as many tokens come back as there are requests."""
+
+
+def _drafts() -> DSparkDraftTarget:
+    return DSparkDraftTarget("sglang-dspark-draft-fa3", "fa3")
+
+
+drafts_of_no_vote = with_a_line_changed(
+    _drafts, _PROPOSER, "_fill_dp_moe_sync_metadata",
+    "forward_batch.can_run_decode_cuda_graph = batch.can_run_decode_cuda_graph", "pass",
+)  # fmt: skip
+"""Line 683: nobody says that drafts can take a graph, as up to 0.5.17."""
+
+drafts_wait_for_ranks = with_a_line_changed(
+    _drafts, _RUNNER, "can_run_graph", "if self.require_mlp_tp_gather:", "if self.require_mlp_sync:"
+)
+"""Line 871: drafts ask for the rows of all ranks, which nobody tells them."""

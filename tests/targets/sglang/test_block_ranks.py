@@ -1,4 +1,4 @@
-"""Verifies of DSpark's blocks on one of several data-parallel ranks."""
+"""Blocks of DSpark and DFLASH on one of several data-parallel ranks."""
 
 from __future__ import annotations
 
@@ -154,3 +154,65 @@ def test_generated_cases_are_silent(workers: Workers, version: str) -> None:
     assert len(drawn) > 30
     accused = [case for case in drawn if workers.findings(version, case, target)]
     assert accused == []
+
+
+def beside_busy_ranks(target: str, **settings: Any) -> Case:
+    """Steps in which every rank has requests, some of them more than the largest graph."""
+    steps = [verify(1, 5, 4, 3, 1), verify(2, 8), verify(1, 12, 2, 1, 1), verify(2, 16, 1, 7, 2)]
+    return _beside(*steps, capture_bs=(1, 2, 4), page_size=least_page(target), **settings)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_dflash_verifies_beside_other_ranks(workers: Workers, backend: str) -> None:
+    target = f"sglang-dflash-verify-{backend}"
+    assert _found(workers, NEWEST, beside_busy_ranks(target), target) == set()
+
+
+@pytest.mark.parametrize("backend", ["fa3", "flashinfer", "trtllm-mha"])
+def test_dflash_takes_no_graph_beside_an_idle_rank(workers: Workers, backend: str) -> None:
+    target = f"sglang-dflash-verify-{backend}"
+    for case in (in_graphs(target), without_graphs(target)):
+        assert _found(workers, NEWEST, case, target) == set()
+
+
+def test_an_idle_rank_of_dflash_fails_on_triton(workers: Workers) -> None:
+    """Open in 0.5.23; see reports/findings/sglang-verify-padded-for-ranks.md."""
+    target = "sglang-dflash-verify-triton"
+    (found,) = workers.findings(NEWEST, without_graphs(target), target)
+    assert "'DFlashVerifyInput' object has no attribute 'kv_indptr'" in found.message
+
+
+def test_servers_up_to_0_5_22_have_no_dflash_beside_ranks(workers: Workers) -> None:
+    target = "sglang-dflash-verify-fa3"
+    skipped = workers.skipped("0.5.22", beside_busy_ranks(target), target)
+    assert "DFLASH beside data-parallel ranks from sglang 0.5.23 on" in skipped
+
+
+OF_DRAFTS = {
+    "drafts_of_no_vote": "no graph was replayed although the batch fits",
+    "drafts_wait_for_ranks": "requires raw per-rank request counts",
+}
+"""Planted bug of DSpark's drafts -> what the finding says."""
+
+
+@pytest.mark.parametrize("name", OF_DRAFTS)
+def test_a_changed_line_of_drafts_beside_ranks_is_found(workers: Workers, name: str) -> None:
+    case = beside_busy_ranks("sglang-dspark-draft-fa3", drafted_blocks="whole")
+    found = workers.findings(NEWEST, case, f"{MUTANTS}{name}")
+    assert any(OF_DRAFTS[name] in each.message for each in found)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("version", _FIRST_REPLANNED)
+def test_drafts_of_dspark_replay_graphs_of_their_own_rows(
+    workers: Workers, version: str, backend: str
+) -> None:
+    target = f"sglang-dspark-draft-{backend}"
+    case = beside_busy_ranks(target, drafted_blocks="whole")
+    assert _found(workers, version, case, target) == set()
+
+
+def test_drafts_of_dspark_took_no_graph_beside_ranks_before_0_5_19(workers: Workers) -> None:
+    target = "sglang-dspark-draft-fa3"
+    skipped = workers.skipped("0.5.17", beside_busy_ranks(target, drafted_blocks="whole"), target)
+    assert "beside data-parallel ranks from sglang 0.5.19 on" in skipped
