@@ -158,7 +158,7 @@ def test_generated_cases_are_silent(workers: Workers, version: str) -> None:
 
 def beside_busy_ranks(target: str, **settings: Any) -> Case:
     """Steps in which every rank has requests, some of them more than the largest graph."""
-    steps = [verify(1, 5, 4, 3, 1), verify(2, 8), verify(1, 12, 2, 1, 1), verify(2, 16, 1, 7, 2)]
+    steps = [verify(1, 5, 4, 3, 1), verify(2, 8), verify(1, 12, 2, 1, 1), verify(1, 16, 1, 7, 2)]
     return _beside(*steps, capture_bs=(1, 2, 4), page_size=least_page(target), **settings)
 
 

@@ -293,7 +293,9 @@ class BlockDraftSession(BackendSession):
         }
 
 
-def _within(scope: Callable[[], contextlib.AbstractContextManager[Any]], driver: Any) -> Any:
+def _within(
+    scope: Callable[[], contextlib.AbstractContextManager[Any]], driver: RunnerDriver
+) -> RunnerDriver:
     """The driver, whose calls of the engine run within `scope()`."""
     for name in ("capture", "can_run", "prepare", "replay", "handed_out"):
         setattr(driver, name, _entering(scope, getattr(driver, name)))
