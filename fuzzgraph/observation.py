@@ -86,6 +86,9 @@ class Observation:
     them, as an idle rank does."""
     declined: str = ""
     """The engine's documented rule by which this batch takes no graph; '' if it must take one."""
+    ranks_apart: bool = False
+    """Whether nothing in the step waits for other data-parallel ranks, so that the engine sizes the
+    graph by this rank's rows alone."""
     compiled_forwards: int | None = None
     """How many forwards, compiled ahead for a size as graphs are captured, the step ran, where the
     engine has such in their place and no graph engine knows of them; None where it has graphs."""

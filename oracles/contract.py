@@ -317,7 +317,11 @@ def _engagement_breaches(step: StepRecord, seen: Observation) -> Iterator[Breach
         yield "graph", "a graph was replayed although other data-parallel ranks compute prompts"
     elif step.engagements == ():
         yield "graph", "no graph was replayed although the batch fits the captured sizes"
-    elif step.engagements and _graph_size(step, seen) < step.batch.largest_rank:
+    elif (
+        step.engagements
+        and not seen.ranks_apart
+        and _graph_size(step, seen) < step.batch.largest_rank
+    ):
         # Collectives inside the graphs wait for one another: all ranks replay one size.
         yield (
             "graph",

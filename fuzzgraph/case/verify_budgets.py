@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from fuzzgraph.case.model import EngineConfig
 
+BY_TOKENS = ("compact", "verify_all")
+"""Budgets by which graphs are captured by tokens."""
+
 
 def cuts_rows(config: EngineConfig, rows: int) -> bool:
     """Whether the budget may leave rows of a verify of so many requests fewer than `draft_tokens`.

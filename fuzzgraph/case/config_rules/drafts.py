@@ -5,6 +5,7 @@ from __future__ import annotations
 from fuzzgraph.case.config_rules.beside import set_among
 from fuzzgraph.case.config_rules.refusal import refuse
 from fuzzgraph.case.model import BOUNDS_OF_KEYS, EngineConfig
+from fuzzgraph.case.verify_budgets import BY_TOKENS
 
 
 def check_drafted_blocks(config: EngineConfig) -> None:
@@ -75,8 +76,7 @@ def check_verify_budget(config: EngineConfig) -> None:
     cannot join graphs by tokens (sglang 0.5.23 dspark_worker_v2.py, __init__)."""
     others = set_among(config, WITHOUT_BUDGET)
     chains = config.modes == ("target_verify",) and config.spec_topk == 1
-    by_tokens = config.verify_budget in ("compact", "verify_all")
-    if by_tokens and config.dp_size > 1:
+    if config.verify_budget in BY_TOKENS and config.dp_size > 1:
         others.append("dp_size")
     if config.verify_budget != "none" and (others or not chains):
         refuse(

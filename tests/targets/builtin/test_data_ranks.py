@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
 from fuzzgraph.case import Case, EngineConfig, Mode, ReplayStep, validate
 from fuzzgraph.execution import Execution
+from fuzzgraph.observation import Observation
+from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.builtin import BuiltinTarget
 from fuzzgraph.targets.builtin.components import Components
 from fuzzgraph.targets.builtin.registry import BufferRegistry, FillContext
@@ -64,6 +66,22 @@ class NoCountsAtCapture(GraphRunner):
         self.static_for(size).registry.buffers["rank_tokens"].zero_()
 
 
+class Apart(BuiltinTarget):
+    """Nothing in its steps waits for other ranks."""
+
+    def open(self, config: EngineConfig, graphs: GraphEngine) -> Any:
+        session: Any = super().open(config, graphs)
+        observe = session.observe
+
+        def apart(batch: Batch) -> Observation:
+            seen: Observation = observe(batch)
+            seen.ranks_apart = True
+            return seen
+
+        session.observe = apart
+        return session
+
+
 def beside(mode: Mode = "decode") -> Case:
     """A small batch beside larger ranks, idle beside others, and alone among idle ones."""
     config = EngineConfig(
@@ -98,10 +116,11 @@ def found(
     case: Case,
     runner: type[GraphRunner] = GraphRunner,
     piecewise: type[PiecewiseRunner] = PiecewiseRunner,
+    target: type[BuiltinTarget] = BuiltinTarget,
 ) -> set[tuple[str, str, int, str]]:
     """(oracle, buffer, step, stage) of each finding."""
     components = replace(Components(), decode=runner, piecewise=piecewise)
-    execution = Execution(BuiltinTarget(components))
+    execution = Execution(target(components))
     findings = execution.run_case(case).findings
     execution.close()
     return {(each.oracle, each.buffer, each.step, each.stage) for each in findings}
@@ -114,6 +133,11 @@ def test_a_healthy_rank_is_silent(mode: Mode) -> None:
 
 def test_a_graph_of_its_own_size_is_found() -> None:
     assert ("contract", "graph", 0, "replay") in found(beside(), OwnSize)
+
+
+def test_a_graph_of_its_own_size_is_right_where_nothing_waits_for_other_ranks() -> None:
+    buffers = {buffer for _, buffer, _, _ in found(beside(), OwnSize, target=Apart)}
+    assert "graph" not in buffers
 
 
 @pytest.mark.parametrize("kind", ["piecewise", "breakable"])

@@ -16,17 +16,17 @@ from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu
 from fuzzgraph.targets.sglang.release import SGLANG, engine_module
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 
-_MODEL_RUNNER = "sglang.srt.model_executor.model_runner"
+MODEL_RUNNER = "sglang.srt.model_executor.model_runner"
 
 
 def load_model_runner() -> None:
     """Import what `pad_for_all` needs."""
-    SGLANG.load(_MODEL_RUNNER)
+    SGLANG.load(MODEL_RUNNER)
 
 
 def pad_for_all(forward_batch: Any, runner: ModelRunner) -> None:
     """Pads the batch for the other ranks, and makes its count of live tokens this rank's."""
-    model_runner = engine_module(_MODEL_RUNNER).ModelRunner
+    model_runner = engine_module(MODEL_RUNNER).ModelRunner
     with cuda_on_cpu():
         if hasattr(model_runner, "_prepare_eager_forward_batch"):
             model_runner._prepare_eager_forward_batch(runner, forward_batch)

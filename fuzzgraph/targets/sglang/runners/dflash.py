@@ -9,6 +9,8 @@ every token sees the whole block, or the part before it. The layer is the engine
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -186,6 +188,7 @@ class BlockDraftSession(BackendSession):
     """The worker, its draft runner, and the backend on which the draft model attends."""
 
     draft_worker = True
+    pads_for_ranks = False
     algorithm = "DFLASH"
     worker: type[BlockWorker] = DFlashWorker
     model: type[BlockModel] = BlockModel
@@ -225,10 +228,16 @@ class BlockDraftSession(BackendSession):
             self._requests = request_pool(config, torch.device(runner.device), columns=columns)
         self._worker = self._open_worker(runner)
         described.hidden_size = described.spec_hidden_size = self._worker.embedding.shape[1]
-        self._folded = self._worker.fold_sampler()
-        if self._folded:
-            runner.capture_tail_hooks = [self._worker.capture_hook()]
-        return super()._open_runner(graphs)
+        with self._drafting():
+            self._folded = self._worker.fold_sampler()
+            if self._folded:
+                runner.capture_tail_hooks = [self._worker.capture_hook()]
+            driver = super()._open_runner(graphs)
+        return _within(self._drafting, driver)
+
+    def _drafting(self) -> contextlib.AbstractContextManager[Any]:
+        """Around what the worker has its draft model's runner do."""
+        return contextlib.nullcontext()
 
     def _open_worker(self, runner: ModelRunner) -> BlockWorker:
         return self.worker(runner, self._config, self._requests, mirrored=self._mirrored)
@@ -262,11 +271,12 @@ class BlockDraftSession(BackendSession):
         """As the engine's eager runner calls a draft model."""
         given = self._last_batch
         assert self._attention is not None
-        self._prepare_eagerly()
-        with in_forward_context(self.backend, given):
-            self._outputs = self._attention.forward(
-                given.input_ids, given.positions, given, input_embeds=given.input_embeds
-            )
+        with self._drafting():
+            self._prepare_eagerly()
+            with in_forward_context(self.backend, given):
+                self._outputs = self._attention.forward(
+                    given.input_ids, given.positions, given, input_embeds=given.input_embeds
+                )
 
     def shown_outputs(self) -> dict[str, torch.Tensor]:
         hidden = self._outputs.hidden_states
@@ -281,3 +291,22 @@ class BlockDraftSession(BackendSession):
             "block_hidden": live.clone(),
             self.drafts: sampled.clone(),
         }
+
+
+def _within(
+    scope: Callable[[], contextlib.AbstractContextManager[Any]], driver: RunnerDriver
+) -> RunnerDriver:
+    """The driver, whose calls of the engine run within `scope()`."""
+    for name in ("capture", "can_run", "prepare", "replay", "handed_out"):
+        setattr(driver, name, _entering(scope, getattr(driver, name)))
+    return driver
+
+
+def _entering(
+    scope: Callable[[], contextlib.AbstractContextManager[Any]], call: Callable[..., Any]
+) -> Callable[..., Any]:
+    def entered(*given: Any) -> Any:
+        with scope():
+            return call(*given)
+
+    return entered

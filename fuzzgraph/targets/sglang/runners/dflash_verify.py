@@ -19,6 +19,7 @@ import torch
 
 from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.draft_head import marked
+from fuzzgraph.errors import NotInRelease
 from fuzzgraph.observation import Field
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.reference.committed import NO_TOKEN
@@ -36,9 +37,14 @@ from fuzzgraph.targets.sglang.backends.attention_backend import (
     BackendTarget,
 )
 from fuzzgraph.targets.sglang.excuses.blocks import VERIFY_EXCUSES
-from fuzzgraph.targets.sglang.release import demand_release, engine_module
+from fuzzgraph.targets.sglang.release import demand_release, engine_module, is_before
 from fuzzgraph.targets.sglang.runners.base import RunnerDriver
 from fuzzgraph.targets.sglang.runners.dflash import BACKENDS, FROM, host_lengths, lengths_on_host
+from fuzzgraph.targets.sglang.runners.verify_beside_ranks import (
+    BESIDE_RANKS,
+    Verified,
+    verify_beside_ranks,
+)
 from fuzzgraph.targets.sglang.stubs.dflash_worker import WORKER, DFlashVerifyWorker
 from fuzzgraph.targets.sglang.stubs.verify_worker import VerifyWorker
 from fuzzgraph.world import FIRST_PAGE, Batch
@@ -91,12 +97,10 @@ class BlockVerifyTarget(BackendTarget):
         self.about = f"{self.backend.name}, {self.algorithm}'s verify and the commit behind it"
         self.also_stood_in_for = (*self.backend.stood_in_for, "the draft model")
         self.capabilities = self.capabilities.replace(
-            modes=("target_verify",),
             max_draft_tokens=16,
             max_spec_topk=1,
             max_spec_steps=1,
             max_tp_size=1,
-            max_dp_size=1,
             two_batch_overlap=False,
             backends_beside=("none",),
             trtllm_kernels=("trtllm_gen",),
@@ -116,7 +120,7 @@ class BlockVerifyTarget(BackendTarget):
 
     def modules(self) -> tuple[str, ...]:
         demand_release(FROM, "has other parts of a worker that verifies blocks", self.name)
-        return (*super().modules(), self.worker)
+        return (*super().modules(), self.worker, *BESIDE_RANKS)
 
 
 class BlockVerifySession(BackendSession):
@@ -124,9 +128,23 @@ class BlockVerifySession(BackendSession):
 
     algorithm = "DFLASH"
     worker: type[VerifyWorker] = DFlashVerifyWorker
+    serves_ranks_from = (0, 5, 23)
+    """The first release whose servers have it beside other data-parallel ranks with CUDA."""
+    idle_guard = (
+        "sglang dflash_worker_v2.py, forward_batch_generation: all ranks verify without a graph "
+        "where one of them is idle"
+    )
+    """The worker's rule by which a step beside a rank without requests takes no graph."""
     _worker: VerifyWorker
+    _beside: Verified | None = None
+    """The last run, where a server runs it without a graph beside other ranks."""
 
     def __init__(self, config: EngineConfig, graphs: GraphEngine, kind: AttentionBackend) -> None:
+        if config.dp_size > 1 and is_before(self.serves_ranks_from):
+            first = ".".join(map(str, self.serves_ranks_from))
+            raise NotInRelease(
+                f"servers have {self.algorithm} beside data-parallel ranks from sglang {first} on"
+            )
         arguments = (("speculative_algorithm", self.algorithm), *kind.arguments)
         super().__init__(config, graphs, replace(kind, model=TargetModel, arguments=arguments))
         mirrored = lengths_on_host(self.backend, config)
@@ -153,17 +171,47 @@ class BlockVerifySession(BackendSession):
 
     def replay(self, batch: Batch) -> None:
         super().replay(batch)
-        if not self.ran_eagerly:
+        if not self.ran_eagerly and batch.raw_bs:
             with self.engine_runs(batch):
                 self._commit(self.runner.handed_out(self._last_batch, self._outputs))
+
+    @property
+    def _padded_eagerly(self) -> bool:
+        return self._beside is not None
+
+    def padded_size(self, batch: Batch) -> tuple[int, int]:
+        if self.ran_eagerly and self._beside is not None:
+            return self._beside.rows, self._beside.tokens
+        return super().padded_size(batch)
+
+    def declined(self, batch: Batch) -> str:
+        idle = self._config.dp_size > 1 and not batch.rank_sizes.all()
+        return self.idle_guard if idle and self.idle_guard else super().declined(batch)
+
+    def _takes_no_graph(self) -> bool:
+        """Whether a server runs this step without a graph. A reference for a step that replays one
+        runs as on a rank alone: what it hands over has the sizes of the batch."""
+        return self._batch.via == "eager" or not self.runner.can_run(self._last_batch)
 
     def _forward_eagerly(self) -> None:
         """The worker has the metadata made before it calls its target model."""
         given = self._last_batch
         assert self._attention is not None
-        with in_forward_context(self.backend, given):
-            self._outputs = self._attention.forward(given.input_ids, given.positions, given)
-        self._commit(copy.copy(self._outputs))  # the worker drops hidden states when it is done
+        self._beside = self._outputs = None
+        if self._config.dp_size > 1 and self._takes_no_graph():
+            planned = self._worker.planned
+            self._beside = verify_beside_ranks(
+                given, self._model_runner, self._attention, planned=planned
+            )
+            self._outputs, outputs = self._beside.computed, self._beside.outputs
+        elif given.batch_size:
+            if not self._worker.planned:
+                self.backend.init_forward_metadata(given)
+            with in_forward_context(self.backend, given):
+                self._outputs = self._attention.forward(given.input_ids, given.positions, given)
+            outputs = copy.copy(self._outputs)  # the worker drops hidden states when it is done
+        if self._batch.raw_bs:
+            self._commit(outputs)
 
     def _commit(self, computed: Any) -> None:
         """What the worker does with what its target model gave."""
@@ -182,9 +230,11 @@ class BlockVerifySession(BackendSession):
 
     def promised_outputs(self, mode: Mode) -> tuple[str, ...]:
         found = super().promised_outputs(mode)
-        return (*found, "commits", "committed_tokens", "draft_context")
+        return (*found, "commits", "committed_tokens", "draft_context") if found else ()
 
     def shown_outputs(self) -> dict[str, torch.Tensor]:
+        if not self._batch.raw_bs:
+            return {}
         result, published = self._committed
         counts, rows = result.accept_lens, self._batch.raw_bs
         slots = torch.from_numpy(self._batch.slot_mapping).to(counts.device)

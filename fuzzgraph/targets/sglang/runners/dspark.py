@@ -8,16 +8,20 @@ both are as wide.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from typing import Any
 
 import torch
 
 from fuzzgraph.case import EngineConfig, Mode
-from fuzzgraph.observation import Field
+from fuzzgraph.errors import NotInRelease
+from fuzzgraph.observation import Field, Observation
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.sglang.backends.attention_backend import AttentionBackend
+from fuzzgraph.targets.sglang.decode_session import DATA_RANKS
 from fuzzgraph.targets.sglang.excuses.blocks import DSPARK_DRAFT_EXCUSES, VERIFIED_OFFSETS
+from fuzzgraph.targets.sglang.fields import RANK_COUNTS
 from fuzzgraph.targets.sglang.release import is_before
 from fuzzgraph.targets.sglang.runners.dflash import BlockDraftSession, BlockDraftTarget, BlockModel
 from fuzzgraph.targets.sglang.stubs.block_worker import BlockWorker
@@ -28,8 +32,15 @@ from fuzzgraph.targets.sglang.stubs.dspark_worker import (
     described,
 )
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
+from fuzzgraph.targets.sglang.stubs.scheduler_ranks import SCHEDULER_RANKS
+from fuzzgraph.world import Batch
 
 _ASKS_FIRST = (0, 5, 23)
+_OF_RANKS = ("num_token_non_padded", *RANK_COUNTS)
+"""What a batch says of ranks, of which drafts that a rank makes by itself say nothing."""
+_DRAFTS_BESIDE_RANKS = (0, 5, 19)
+"""Before, drafts beside data-parallel ranks took no graph: nobody said that they can (sglang 0.5.17
+dspark_draft.py, _fill_dp_moe_sync_metadata)."""
 _NONE_HANDED = (
     "sglang 0.5.23 dspark_draft.py _run_forward: a backend that asks for no lengths on the host is "
     "handed none, and the graph's stay what they were"
@@ -62,8 +73,14 @@ class DSparkDraftTarget(BlockDraftTarget):
     def __init__(self, name: str, backend: str) -> None:
         super().__init__(name, backend)
         self.capabilities = self.capabilities.replace(
-            drafted_windows=False, samplings=("greedy", "draft"), given_anchors=True
+            drafted_windows=False,
+            samplings=("greedy", "draft"),
+            given_anchors=True,
+            max_dp_size=DATA_RANKS["max_dp_size"],
         )
+
+    def modules(self) -> tuple[str, ...]:
+        return (*super().modules(), SCHEDULER_RANKS)
 
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> DSparkDraftSession:
         return DSparkDraftSession(config, graphs, self.backend)
@@ -79,9 +96,27 @@ class DSparkDraftSession(BlockDraftSession):
 
     def __init__(self, config: EngineConfig, graphs: GraphEngine, kind: AttentionBackend) -> None:
         demand_anchors(config)
+        if config.dp_size > 1 and is_before(_DRAFTS_BESIDE_RANKS):
+            raise NotInRelease(
+                "drafts of DSpark take graphs beside data-parallel ranks from sglang 0.5.19 on"
+            )
         verified = config.draft_tokens + config.sample_from_anchor
         arguments = (("speculative_num_draft_tokens", verified), *kind.arguments)
         super().__init__(config, graphs, replace(kind, arguments=arguments))
+        self.inputs = tuple(name for name in self.inputs if name not in _OF_RANKS)
+        self.fields = tuple(field for field in self.fields if field.name not in _OF_RANKS)
+
+    def _drafting(self) -> contextlib.AbstractContextManager[Any]:
+        """The worker narrows the server to the ranks that share this rank's heads."""
+        if self._config.dp_size == 1:
+            return super()._drafting()
+        scope: contextlib.AbstractContextManager[Any] = self._worker.engine._draft_context()
+        return scope
+
+    def observe(self, batch: Batch) -> Observation:
+        seen = super().observe(batch)
+        seen.ranks_apart = True
+        return seen
 
     def _open_backend(self, runner: ModelRunner) -> Any:
         anchored = self._config.sample_from_anchor

@@ -18,6 +18,7 @@ from dataclasses import replace
 from typing import Any
 
 from fuzzgraph.case import EngineConfig
+from fuzzgraph.case.verify_budgets import BY_TOKENS
 from fuzzgraph.errors import NotInRelease
 from fuzzgraph.fields import TOLD
 from fuzzgraph.observation import Field, Observation
@@ -28,6 +29,7 @@ from fuzzgraph.targets.sglang.backends.attention_backend import AttentionBackend
 from fuzzgraph.targets.sglang.excuses.blocks import DSPARK_VERIFY_EXCUSES
 from fuzzgraph.targets.sglang.release import is_before
 from fuzzgraph.targets.sglang.runners.capture import size_of
+from fuzzgraph.targets.sglang.runners.dflash import FROM
 from fuzzgraph.targets.sglang.runners.dflash_verify import BlockVerifySession, BlockVerifyTarget
 from fuzzgraph.targets.sglang.stubs.dspark_worker import WORKER, DSparkVerifyWorker
 from fuzzgraph.targets.sglang.stubs.platform import in_environment
@@ -36,8 +38,6 @@ from fuzzgraph.targets.sglang.stubs.verify_worker import OF_TOKENS
 from fuzzgraph.world import Batch
 
 _DRAWS_IN_GRAPHS = (0, 5, 17)
-_BY_TOKENS = ("compact", "verify_all")
-"""Budgets by which graphs are captured by tokens."""
 _CAPTURES_BY_TOKENS = ("fa3", "trtllm_mha")
 """Backends that say so (sglang base_attn_backend.py, supports_ragged_verify_graph)."""
 _LAST_ROW = (
@@ -62,7 +62,7 @@ class DSparkVerifyTarget(BlockVerifyTarget):
 
     def __init__(self, name: str, backend: str) -> None:
         super().__init__(name, backend)
-        by_tokens = _BY_TOKENS if self.backend.name in _CAPTURES_BY_TOKENS else ()
+        by_tokens = BY_TOKENS if self.backend.name in _CAPTURES_BY_TOKENS else ()
         self.capabilities = self.capabilities.replace(
             samplings=("greedy", "draft"),
             drafted_windows=False,
@@ -70,7 +70,7 @@ class DSparkVerifyTarget(BlockVerifyTarget):
         )
 
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> DSparkVerifySession:
-        by_tokens = config.verify_budget in _BY_TOKENS
+        by_tokens = config.verify_budget in BY_TOKENS
         kind = DSparkTokensSession if by_tokens else DSparkVerifySession
         return kind(config, graphs, self.backend)
 
@@ -80,6 +80,8 @@ class DSparkVerifySession(BlockVerifySession):
 
     algorithm = "DSPARK"
     worker = DSparkVerifyWorker
+    serves_ranks_from = FROM
+    idle_guard = ""
 
     def __init__(self, config: EngineConfig, graphs: GraphEngine, kind: AttentionBackend) -> None:
         if config.sampling != "greedy" and is_before(_DRAWS_IN_GRAPHS):

@@ -23,6 +23,7 @@ from fuzzgraph.targets.sglang.release import engine_module
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner, index_translator
 from fuzzgraph.targets.sglang.stubs.reservation import Reservation
 from fuzzgraph.targets.sglang.stubs.sampling import sampling_info, top_ks
+from fuzzgraph.targets.sglang.stubs.scheduler_ranks import gathered_batch
 from fuzzgraph.world import VOCAB, Batch
 
 COMMON = "sglang.srt.speculative.draft_worker_common"
@@ -133,11 +134,14 @@ class BlockWorker:
         raise AssertionError("the worker came back without a forward of its draft model")
 
     def _scheduled(self, batch: Batch, *, again: bool = False) -> Any:
-        """The scheduler's batch of running requests, which has its places reserved.
+        """The scheduler's batch of running requests, which has its places reserved; one without
+        requests where another rank has some and this one none.
 
         Args:
             again: whether it is that of the step that was scheduled last: nothing is reserved anew.
         """
+        if not batch.raw_bs:
+            return self._beside_ranks(None, batch)
         device, cached = self._runner.device, batch.cached_lens
         first = batch.input_ids[np.cumsum(batch.new_lens) - batch.new_lens]
         known = dict(
@@ -165,10 +169,17 @@ class BlockWorker:
         if not again:
             self._reservation.reserve(batch, lambda: made.spec_info.prepare_for_decode(made))
             self._reserved = copy.copy(made.spec_info)
+        made = self._beside_ranks(made, batch)
         # Reserving leaves lengths there that are a step old; the overlap's end takes their place
         # (sglang 0.5.23 overlap_utils.py, resolve_seq_lens_cpu).
         vars(made).update(self._lengths_on_host(batch))
         return made
+
+    def _beside_ranks(self, local: Any, batch: Batch) -> Any:
+        """The scheduler's batch behind the exchange of the ranks, where there are several."""
+        if self._config.dp_size == 1:
+            return local
+        return gathered_batch(local, batch, self._runner, self._reservation.fields())
 
     def _lengths_on_host(self, batch: Batch) -> dict[str, Any]:
         """Of the scheduler's batch, as it is handed to the worker."""

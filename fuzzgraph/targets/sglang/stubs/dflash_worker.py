@@ -44,7 +44,7 @@ class DFlashWorker(BlockWorker):
             "_block_pos_offsets": torch.arange(width, device=runner.device),
             "_draft_block_spec_info": spec_info(draft_token_num=width, device=runner.device),
             "_draft_sampler": None,
-            "_full_embed_gpu": None,
+            "_full_embed_gpu": self.embedding if self._config.dp_size > 1 else None,
             "_is_domino": False,
             "_mask_token_id": PLACEHOLDER,
             "_noise_embed_scale": 1.0,
@@ -62,8 +62,7 @@ class DFlashWorker(BlockWorker):
                 req_to_token_pool=runner.req_to_token_pool,
                 tp_group=None,
             ),
-            # A server without data-parallel attention drafts on the target's ranks; by release.
-            "draft_parallel_layout": Stub(tp_group=None),
+            "draft_parallel_layout": self._draft_layout(),
             "draft_owns_attention": False,
             "draft_tp_context": lambda *_, **__: contextlib.nullcontext(),
             "draft_window_size": self._config.drafted_window or None,
@@ -75,6 +74,17 @@ class DFlashWorker(BlockWorker):
             "server_args": runner.server_args,
             "use_compact_draft_cache": self._config.drafted_window > 0,
         }
+
+    def _draft_layout(self) -> Any:
+        """By release: with data-parallel attention drafts run on the ranks that share a rank's
+        heads, else on the target's."""
+        module = engine_module(WORKER)
+        if self._config.dp_size == 1 or not hasattr(module, "resolve_draft_parallel_layout"):
+            return Stub(tp_group=None)
+        described = module.model_draft_parallel_spec(
+            None, spec_algorithm=self._runner.spec_algorithm
+        )
+        return module.resolve_draft_parallel_layout(described, collapse_cp=True)
 
     def fold_sampler(self) -> bool:
         self.engine._draft_sampler = self.engine._maybe_build_draft_sampler()

@@ -308,7 +308,8 @@ class DSparkVerifyWorker(VerifyWorker, DSparkWorker):
         # A server's runner does not change, by which layouts of whole blocks are kept.
         getattr(self.engine._verify_planner, "_uniform_layout_cache", {}).clear()
         made = super()._scheduled(batch, again=again)
-        made.spec_info.verify_token_budget = token_budget(batch, self._config)
+        if batch.raw_bs:
+            made.spec_info.verify_token_budget = token_budget(batch, self._config)
         return made
 
     def _draft(self, tokens: torch.Tensor, batch: Batch) -> None:

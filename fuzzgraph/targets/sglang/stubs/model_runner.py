@@ -166,6 +166,7 @@ def _model_config(
         is_encoder_decoder=config.max_encoder_len > 0,
         is_hybrid_swa=config.swa_window > 0,
         is_local_attention_model=config.attention_chunk_size > 0,
+        is_matryoshka=False,
         is_mla_breakable_cuda_graph_supported=False,
         is_multimodal=config.image_len > 0,
         linear_attn_registry_result=None,

@@ -169,6 +169,7 @@ class Reservation:
             rid=str(name),
             lora_id=None,
             token_type_ids=None,
+            seqlen=committed,
             decode_batch_idx=0,
             kv=Stub(kv_allocated_len=allocated, kv_committed_len=committed),
             kv_allocated_len=allocated,

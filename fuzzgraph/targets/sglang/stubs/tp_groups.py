@@ -30,10 +30,17 @@ class Group:
     """A process group: a size, this process's rank, nothing to wait for."""
 
     ca_comm = None
+    cpu_group = device_group = None
+    """What torch sends over, which nobody does."""
 
     def __init__(self, size: int = 1, rank: int = 0) -> None:
         self.world_size = size
         self.rank = self.rank_in_group = rank
+
+    @property
+    def active_ranks_cpu(self) -> torch.Tensor:
+        """Which ranks take part: all."""
+        return torch.ones(self.world_size, dtype=torch.int32)
 
     @property
     def is_last_rank(self) -> bool:
@@ -126,6 +133,7 @@ def rank_of(config: EngineConfig, group: Group) -> dict[str, Any]:
     return {
         "tp_rank": group.rank,
         "attn_tp_rank": shared.rank,
+        "attn_tp_group": shared,
         "attn_cp_rank": 0,
         "attn_dp_rank": config.dp_rank,
         "moe_ep_rank": group.rank,

@@ -17,6 +17,7 @@ import torch
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.content import DTYPES
 from fuzzgraph.draft_head import context_heads, context_rows, placed_keys
+from fuzzgraph.errors import EngineError
 from fuzzgraph.reference.sampled import verify_draws
 from fuzzgraph.targets.offline.patching import replaced_names
 from fuzzgraph.targets.offline.stub import Stub
@@ -63,6 +64,9 @@ class VerifyWorker(BlockWorker):
         self._runs: Any = None
         """The target model's graph runner in this step; None where it has none."""
         self._in_graph = True
+        self.planned = False
+        """Whether the worker has had metadata made for the batch that it hands its target model, so
+        that this makes none."""
         super().__init__(runner, config, requests, mirrored=mirrored)
 
     @property
@@ -106,6 +110,9 @@ class VerifyWorker(BlockWorker):
 
         Args:
             runs: the target model's graph runner; None where it has none.
+
+        Raises:
+            EngineError: the worker ended without one.
         """
         self._computed, self._runner.decode_cuda_graph_runner = None, runs
         self._runs = runs
@@ -113,7 +120,9 @@ class VerifyWorker(BlockWorker):
             self._step(batch)
         except _Verifies as verifies:
             return verifies.forward_batch
-        raise AssertionError("the worker came back without a forward of its target model")
+        raise EngineError(
+            "the worker came back without a forward of its target model, which other ranks wait for"
+        )
 
     def committed(self, batch: Batch, computed: Any, *, in_graph: bool) -> tuple[Any, torch.Tensor]:
         """What the worker gives the scheduler behind the verify; and the lengths it has published.
@@ -139,21 +148,25 @@ class VerifyWorker(BlockWorker):
 
     def _numbers(self, batch: Batch) -> contextlib.AbstractContextManager[None]:
         """Around a step, which draws what stays where requests sample."""
-        if self._config.sampling == "greedy":
+        if self._config.sampling == "greedy" or not batch.raw_bs:
             return contextlib.nullcontext()
         return uniform_numbers(verify_draws(batch, self._config))
 
     def _step(self, batch: Batch, publish: Callable[[torch.Tensor], None] | None = None) -> Any:
-        drafts = all_drafts(batch, self._config)[:, 1:].reshape(-1)
-        self._draft(torch.tensor(drafts, device=self._runner.device), batch)
+        if batch.raw_bs:
+            drafts = all_drafts(batch, self._config)[:, 1:].reshape(-1)
+            self._draft(torch.tensor(drafts, device=self._runner.device), batch)
         unrecorded = replaced_names([torch.Tensor], {"record_stream": lambda *_: None})
         with unrecorded, self._numbers(batch):
             scheduled = self._scheduled(batch, again=publish is not None)
             return self.engine.forward_batch_generation(scheduled, publish)
 
-    def _target(self, *_: Any, forward_batch: Any, **__: Any) -> Any:
+    def _target(
+        self, *_: Any, forward_batch: Any, skip_attn_backend_init: bool | None = None, **__: Any
+    ) -> Any:
         """The target worker's forward."""
         if self._computed is None:
+            self.planned = bool(skip_attn_backend_init)
             raise _Verifies(forward_batch)
         return Stub(
             logits_output=self._computed,
