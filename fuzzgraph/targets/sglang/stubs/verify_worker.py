@@ -120,9 +120,7 @@ class VerifyWorker(BlockWorker):
             self._step(batch)
         except _Verifies as verifies:
             return verifies.forward_batch
-        raise EngineError(
-            "the worker came back without a forward of its target model, which other ranks wait for"
-        )
+        raise EngineError("the worker came back without a forward of its target model")
 
     def committed(self, batch: Batch, computed: Any, *, in_graph: bool) -> tuple[Any, torch.Tensor]:
         """What the worker gives the scheduler behind the verify; and the lengths it has published.
