@@ -18,6 +18,7 @@ from fuzzgraph.lanes.argument_regions import RegionMap
 from fuzzgraph.lanes.arguments import Arguments
 from fuzzgraph.lanes.compat import accepted_names
 from fuzzgraph.lanes.launch import run_launch
+from fuzzgraph.lanes.launch_options import check_options
 from fuzzgraph.lanes.report import LaneReport
 
 
@@ -33,7 +34,10 @@ def call_kernel(
 ) -> None:
     """Launch the kernel of a stock executor over lanes."""
     names = _argument_names(executor.fn)
-    kwargs = {name: value for name, value in kwargs.items() if name in names}
+    options = {name: value for name, value in kwargs.items() if name not in names}
+    if options:
+        check_options(executor.fn.__name__, options)
+        kwargs = {name: value for name, value in kwargs.items() if name in names}
     on_device = _off_host(args) or _off_host(kwargs.values())
     host_args, host_kwargs = args, kwargs
     if on_device:

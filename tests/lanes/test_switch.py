@@ -208,6 +208,33 @@ def test_an_interpreter_that_fails_with_this_numpy_is_no_fault_of_the_kernel(
         assert f"does not run this kernel with numpy {np.__version__}" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"num_warps": 0}, "copy: num_warps must be a power of 2; got 0"),
+        ({"num_warps": 3}, "copy: num_warps must be a power of 2; got 3"),
+        ({"num_warps": 2.0}, "copy: num_warps must be a power of 2; got 2.0"),
+        ({"BLOK": 4}, "copy: keyword argument BLOK is unrecognised"),
+    ],
+)
+def test_options_that_no_compiler_takes_are_refused(options: dict[str, Any], said: str) -> None:
+    x, out = torch.ones(4), torch.zeros(4)
+    with pytest.raises((AssertionError, KeyError), match=said), lanes():
+        planted.copy[(1,)](x, out, 4, BLOCK=4, **options)
+    assert not out.any()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"num_warps": 1, "num_stages": 2}, {"num_warps": 32, "launch_pdl": True}, {"waves_per_eu": 2}],
+)
+def test_options_of_a_compiler_change_nothing(options: dict[str, Any]) -> None:
+    x, out = torch.ones(4), torch.zeros(4)
+    with lanes():
+        planted.copy[(1,)](x, out, 4, BLOCK=4, **options)
+    assert out.tolist() == [1.0] * 4
+
+
 def test_an_empty_grid_does_nothing() -> None:
     out = torch.zeros(4)
     with lanes() as report:
