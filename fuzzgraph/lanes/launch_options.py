@@ -54,6 +54,6 @@ def _known() -> frozenset[str]:
         field.name
         for module in modules
         for kind in vars(module).values()
-        if is_dataclass(kind) and kind.__name__.endswith("Options")
+        if isinstance(kind, type) and is_dataclass(kind) and kind.__name__.endswith("Options")
         for field in fields(kind)
     )
