@@ -43,6 +43,7 @@ def given_to(
 
     For steps after capture; enter it inside `memory.over_lanes`.
     """
+    launches.route = current_route()
     hook = LaunchHook()
     hook.install(launches.launch, memory.lanes)
     try:
@@ -61,8 +62,8 @@ def given_to(
 class Launches:
     """Hands launches of kernels, which pass no mode, to a subclass."""
 
-    def __init__(self) -> None:
-        self._route: Run = current_route()
+    route: Run
+    """What runs the model of a kernel, as it did before launches were handed on."""
 
     @relay
     def launch(
@@ -74,7 +75,7 @@ class Launches:
     @relay
     def run_model(self, kernel: ModelKernel, **arguments: Any) -> None:
         """Run the model of a kernel."""
-        self.on_device(self._route, (kernel,), arguments)
+        self.on_device(self.route, (kernel,), arguments)
 
     def on_device(
         self, work: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]

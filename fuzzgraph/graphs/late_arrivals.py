@@ -161,7 +161,6 @@ def _other(content: torch.Tensor) -> torch.Tensor:
 
 class _Launches(Launches):
     def __init__(self, arrivals: Arrivals) -> None:
-        super().__init__()
         self._arrivals = arrivals
 
     @relay

@@ -171,7 +171,6 @@ class _Launches(Launches):
     """Takes down launches of kernels."""
 
     def __init__(self, stream: LateStream) -> None:
-        super().__init__()
         self._stream = stream
 
     @relay

@@ -12,6 +12,8 @@ import torch
 from fuzzgraph.graphs import Recorder
 from fuzzgraph.graphs.late_copies import late_copies
 from fuzzgraph.graphs.late_stream import LateStream
+from fuzzgraph.kernel_models.launch import ModelKernel, launch
+from fuzzgraph.kernel_models.memory import KernelMemory
 from fuzzgraph.memory import GuardedMemory
 from fuzzgraph.targets.offline.cuda_on_cpu import DEVICE, STREAMS, cuda_on_cpu
 
@@ -101,6 +103,18 @@ def test_a_read_of_the_harness_waits_for_nothing() -> None:
     stream = LateStream(engine.memory, engine.memory.snapshot())
     engine.late(step, stream)
     assert (engine.buffer == REWRITTEN).all()
+
+
+def test_a_model_of_a_kernel_reads_memory_of_the_device_as_kernels_do() -> None:
+    def total(memory: KernelMemory, *, lens: Tensor, out: Tensor) -> None:
+        out.fill_(float(lens.numpy().sum()))
+
+    engine = Engine.opened()
+    engine.buffer.fill_(2)
+    late = late_copies(engine.memory, LateStream(engine.memory, engine.memory.snapshot()))
+    with engine.memory.over_lanes(), late, cuda_on_cpu({**DEVICE, **STREAMS}):
+        launch(ModelKernel("total", total, "a source"), lens=engine.buffer, out=engine.buffer)
+    assert engine.buffer.tolist() == [8] * 4
 
 
 def test_copies_of_a_list_are_late_one_by_one() -> None:
