@@ -14,7 +14,8 @@ def cuts_rows(config: EngineConfig, rows: int) -> bool:
     A batch of more rows than any graph has is verified whole (sglang 0.5.23 dspark_planner.py,
     schedule_layout: ragged_layout_exceeds_captured_grid).
 
-    >>> [cuts_rows(EngineConfig(verify_budget="compact"), rows) for rows in (2, 3)]
+    >>> compact = EngineConfig(verify_budget="compact", capture_bs=(1, 2))
+    >>> [cuts_rows(compact, rows) for rows in (2, 3)]
     [True, False]
     """
-    return config.verify_budget == "compact" and rows <= config.capture_bs[-1]
+    return config.verify_budget == "compact" and rows <= max(config.capture_bs, default=0)

@@ -10,7 +10,7 @@ from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, validate
 from fuzzgraph.errors import InvalidCase
 from fuzzgraph.layout import plan
-from fuzzgraph.strategies import DEFAULT, cases, draw
+from fuzzgraph.strategies import DEFAULT, cases, draw, minimise
 
 CAN = Capabilities(
     modes=("target_verify",),
@@ -76,3 +76,12 @@ def test_every_budget_is_drawn_and_rows_of_all_lengths() -> None:
     cut = [case for case in drawn if case.config.verify_budget == "compact"]
     lens = {row.new_tokens for case in cut for step in case.steps for row in step.rows}
     assert lens == {1, 2, 3, 4}
+
+
+def test_every_simpler_case_of_a_drawn_one_can_be_made() -> None:
+    drawn: list[Case] = []
+    for block in range(6):
+        draw(cases(CAN, DEFAULT.at(block)), block, 6, drawn.append)
+    assert any(case.config.verify_budget == "compact" for case in drawn)
+    for case in drawn:
+        assert minimise(case, lambda _: False) == case

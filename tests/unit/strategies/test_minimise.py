@@ -142,6 +142,11 @@ def test_a_case_that_nothing_simpler_reproduces_is_handed_back() -> None:
     assert minimise(start, lambda case: False) == start
 
 
+def test_every_simpler_case_can_be_made_whatever_a_drawn_one_says() -> None:
+    for case in sample()[::20]:
+        minimise(case, lambda _: False)
+
+
 def test_a_predicate_that_always_holds_leaves_one_idle_step() -> None:
     found = minimise(sample()[17], lambda case: True)
     assert [step.mode for step in found.steps] == ["idle"]
