@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -310,7 +310,7 @@ class RecordedGraph(WatchedGraph[Outputs]):
         self._sides = tape.sides
         self._late: dict[int, list[Step]] = {}
 
-    @property
+    @cached_property
     def streams_apart(self) -> Sequence[int]:
         """See `CapturedGraph`."""
         return streams_apart(self._issued) if self._sides else ()

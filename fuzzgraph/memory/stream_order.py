@@ -97,23 +97,43 @@ ORDER = StreamOrder()
 
 def late_order(works: Sequence[Issued], late: int) -> list[int]:
     """Indices of works in an order that a device allows: what one stream was given runs only when
-    other work waits for it.
+    all others wait for it.
 
     Args:
         works: in the order in which they were given.
         late: the stream.
     """
-    order: list[int] = []
-    waiting: deque[int] = deque()
+    waiting: dict[int, deque[int]] = {}
     for index, work in enumerate(works):
-        if work.stream == late:
-            waiting.append(index)
-            continue
-        # What the late work waits for itself was given before it, so it has run.
-        while waiting and works[waiting[0]].number <= work.after.get(late, 0):
-            order.append(waiting.popleft())
+        waiting.setdefault(work.stream, deque()).append(index)
+    late_works = waiting.get(late, deque())
+    order: list[int] = []
+    while len(order) < len(works):
+        ready = (
+            queue[0]
+            for stream, queue in waiting.items()
+            if queue and stream != late and _may_run(works[queue[0]], works, waiting)
+        )
+        # Of the works that have not run the first given one may always run: what it waits for was
+        # given before it. So where no other stream's may, the late stream's next one does.
+        index = min(ready, default=None)
+        if index is None:
+            index = late_works[0]
+        waiting[works[index].stream].popleft()
         order.append(index)
-    return [*order, *waiting]
+    return order
+
+
+def _may_run(work: Issued, works: Sequence[Issued], waiting: Mapping[int, deque[int]]) -> bool:
+    """Whether all that a work waits for has run.
+
+    Args:
+        waiting: stream -> indices of its works that have not run.
+    """
+    return not any(
+        waiting.get(stream) and works[waiting[stream][0]].number <= number
+        for stream, number in work.after.items()
+    )
 
 
 def streams_apart(works: Sequence[Issued]) -> list[int]:

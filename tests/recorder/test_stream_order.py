@@ -63,6 +63,18 @@ def test_a_wait_for_an_event_orders_only_what_lies_before_it() -> None:
     assert late_order(works, side) == [0, 2, 1]
 
 
+def test_streams_that_do_not_wait_for_the_late_one_run_before_those_that_do() -> None:
+    order = StreamOrder()
+    late, waits, free = (order.new_stream() for _ in range(3))
+    with order.on(late):
+        works = [order.issue()]
+    order.wait(waits, order.clock(late))
+    for stream in (waits, free):
+        with order.on(stream):
+            works.append(order.issue())
+    assert late_order(works, late) == [2, 0, 1]
+
+
 def test_what_was_waited_for_by_way_of_a_third_stream_has_ended() -> None:
     order = StreamOrder()
     first, second = order.new_stream(), order.new_stream()
