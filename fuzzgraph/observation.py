@@ -259,6 +259,9 @@ class StepRecord:
     rewritten: tuple[str, ...] = ()
     """Lines of the engine that give a copy whose pinned source it rewrote before the copy need have
     run (run `ahead`)."""
+    unordered: tuple[str, ...] = ()
+    """Lines of the engine that give work to a side stream, where another order that waits allow
+    gives other values (run `ahead`)."""
     unarrived: tuple[str, ...] = ()
     """Lines of the engine that give a copy to the host, where the host read before that need have
     arrived (run `ahead`)."""

@@ -42,6 +42,17 @@ class CapturedGraph(Protocol, Generic[OutputsCo]):
         ...
 
     @property
+    def streams_apart(self) -> Sequence[int]:
+        """Streams whose work of this graph may run later than it was given; see
+        `memory.stream_order`."""
+        ...
+
+    @property
+    def side_lines(self) -> Sequence[str]:
+        """The engine's lines that gave work to streams beside the capturing one."""
+        ...
+
+    @property
     def engaged(self) -> Engagement:
         """Proof that the replays so far ran no Python of the engine and rewrote their outputs."""
         ...

@@ -38,22 +38,22 @@ class Overlap:
     def _finding(self, step: StepRecord, buffer: str, worst: Difference, kind: str) -> Finding:
         detail: dict[str, Any] = {"rows": "live"} if kind == "outputs" else {}
         told = []
-        # On a device either may be the reason, and both are told.
+        # On a device each may be the reason, and all are told.
         for name, lines, happened in (
-            ("copied_at", step.rewritten, "rewritten before the copy out of it"),
-            ("arrives_at", step.unarrived, "read before the copy into it"),
+            ("copied_at", step.rewritten, "pinned memory was rewritten before the copy out of it"),
+            ("arrives_at", step.unarrived, "pinned memory was read before the copy into it"),
+            ("side_work_at", step.unordered, "memory was used before a side stream's work on it"),
         ):
             if lines:
                 detail[name] = ", ".join(lines)
                 told.append(f"{happened} need have run, given at {detail[name]}")
-        why = f"pinned memory was {', or '.join(told)}"
         return claim(
             step,
             self.name,
             self.clause,
             buffer=buffer,
             symptom="mismatch",
-            message=f"{buffer}{worst} where copies run late: {why}",
+            message=f"{buffer}{worst} where work runs late: {', or '.join(told)}",
             index=list(worst.index),
             **detail,
         )

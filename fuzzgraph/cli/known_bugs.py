@@ -81,7 +81,7 @@ def _span(releases: Sequence[str]) -> str:
     "--jobs", metavar="N", callback=whole_number(1),
     help="Releases fuzzed at a time.  [default: as many as this process has cores]",
 )  # fmt: skip
-@click.option("--only", metavar="TARGET==RELEASE", help="Fuzz this release alone.")
+@click.option("--only", metavar="TARGET==RELEASE[+overlap]", help="Fuzz this release alone.")
 @click.option("--out", type=Path, help="New folder of the runs. [reports/runs/TIME-SEED]")
 @_catalogue
 @as_json
@@ -176,7 +176,7 @@ class _FuzzRelease:
         from fuzzgraph.run.spec import Budget, RunSpec
         from fuzzgraph.run_options import checked_setup
 
-        setup = checked_setup(search.target, release=search.release)
+        setup = checked_setup(search.target, release=search.release, overlap=search.overlap)
         folder = self._out if self._single else run_folder(self._out, search)
         with closing(open_setup(setup)) as opened:
             folder.mkdir(parents=True, exist_ok=True)

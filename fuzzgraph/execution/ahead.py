@@ -38,7 +38,7 @@ class Ahead:
         self._opened = opened
         self._execute = execute
         self.late_copies: Counter[str] = Counter()
-        """Line of the engine -> late copies that it gave."""
+        """Line of the engine -> late copies that it gave, and work of side streams."""
         self.unrepeatable = 0
         """Steps that were not judged, because they did not repeat themselves."""
 
@@ -68,17 +68,49 @@ class Ahead:
         self.late_copies.update(stream.to_host)
         lines = dict.fromkeys(copy.line for copy in stream.copies if copy.rewritten)
         agrees = self._agrees_with_itself(step, before)
-        if lines:
-            step.rewritten = tuple(lines)
+        apart, sides = self._streams_apart(stream)
+        if apart:
+            self.late_copies.update(sides)
+        if lines or apart:
             # What was taken down of the step has to give what the step gave, copies apart.
             stream.repeat(late=False)
             agrees = agrees and same(self._in_terms(step.batch, seen), step.runs["replay"])
-            if agrees:
-                step.runs["ahead"] = self._late(step, stream, seen)
-        elif stream.to_host and agrees:
+        if agrees and lines:
+            step.rewritten = tuple(lines)
+            step.runs["ahead"] = self._late(step, stream, seen)
+        elif agrees and apart:
+            self._reorder(step, stream, seen, apart, sides)
+        if agrees and stream.to_host and "ahead" not in step.runs:
             self._run_withheld(step, following, before, tuple(dict.fromkeys(stream.to_host)))
-        if not agrees and (lines or stream.to_host):
+        if not agrees and (lines or apart or stream.to_host):
             self.unrepeatable += 1
+
+    def _streams_apart(self, stream: LateStream) -> tuple[list[int], tuple[str, ...]]:
+        """Streams whose work may run later than it was given, and the lines that gave work to
+        streams beside the main one; of the graphs that were replayed too."""
+        graphs = self._opened.graphs.replayed
+        apart = dict.fromkeys(stream.streams_apart)
+        apart |= dict.fromkeys(each for graph in graphs for each in graph.streams_apart)
+        lines = dict.fromkeys(stream.side_lines.values())
+        lines |= dict.fromkeys(line for graph in graphs for line in graph.side_lines)
+        return list(apart), tuple(lines)
+
+    def _reorder(
+        self,
+        step: StepRecord,
+        stream: LateStream,
+        seen: Observation,
+        apart: list[int],
+        lines: tuple[str, ...],
+    ) -> None:
+        """Have each stream in turn run as late as waits allow; keep what was seen if it differs."""
+        for each in apart:
+            step.unordered = lines
+            late = self._late(step, stream, seen, each)
+            if not same(late, step.runs["replay"]):
+                step.runs["ahead"] = late
+                return
+        step.unordered = ()
 
     def _run_withheld(
         self, step: StepRecord, following: Batch | None, before: Snapshot, lines: tuple[str, ...]
@@ -182,16 +214,22 @@ class Ahead:
         self._opened.restore(before)
         return same(self._execute(step.batch, "again"), step.runs["replay"])
 
-    def _late(self, step: StepRecord, stream: LateStream, seen: Observation) -> Observation:
-        """What the step gives with copies as late as they may be.
+    def _late(
+        self,
+        step: StepRecord,
+        stream: LateStream,
+        seen: Observation,
+        late_stream: int | None = None,
+    ) -> Observation:
+        """What the step gives with copies as late as they may be, or one stream's work.
 
         Raises:
             SessionFailed: its kernels fail on that.
         """
         try:
-            stream.repeat(late=True)
+            stream.repeat(late=late_stream is None, late_stream=late_stream)
         except Exception as error:  # of whatever kind: torch and models of kernels raise it
-            text, where = printable_error(error), ", ".join(step.rewritten)
+            text, where = printable_error(error), ", ".join(step.rewritten or step.unordered)
             failure = RunFailure("ahead", "replay", "exception", text, where)
             raise SessionFailed(failure) from error
         return self._in_terms(step.batch, seen)

@@ -34,9 +34,9 @@ class Verdict:
     unguarded: Mapping[str, int] = field(default_factory=dict)
     """Stage -> bytes that a device's allocator handed out in it and no guard covers."""
     late_copies: Mapping[str, int] = field(default_factory=dict)
-    """Line of the engine -> copies from or to pinned memory that it gave and that ran late; empty
-    unless `--overlap` was asked for."""
+    """Line of the engine -> copies from or to pinned memory, and work of side streams, that it gave
+    and that ran late; empty unless `--overlap` was asked for."""
     unrepeatable: int = 0
-    """Steps whose late copies were not judged: the step did not repeat itself."""
+    """Steps whose late work was not judged: the step did not repeat itself."""
     branches: frozenset[str] = frozenset()
     """Branches of the engine that the case took; empty unless they are traced."""

@@ -33,12 +33,12 @@ def target_with(fault: Fault) -> BuiltinTarget:
 
 def setup_of(fault: Fault) -> Setup:
     """What a case of the fault is run on."""
-    return Setup(fault=fault.name, overlap=fault.overlap)
+    return Setup(fault=fault.name, overlap=bool(fault.overlap))
 
 
 def healthy_twin(fault: Fault) -> BuiltinTarget:
     """The engine that the fault was planted in."""
-    return BuiltinTarget(inputs=fault.inputs)
+    return BuiltinTarget(overlap=fault.overlap)
 
 
 def open_fault(name: str) -> BuiltinTarget:

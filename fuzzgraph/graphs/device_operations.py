@@ -26,6 +26,7 @@ from fuzzgraph.memory.operator_facts import Facts, facts_of, inside_of, tensors_
 from fuzzgraph.memory.side_requests import HOST_CPU, SESSION_CPU, Side
 from fuzzgraph.memory.sides import Sides, works_on_host
 from fuzzgraph.memory.source_lines import innermost_source
+from fuzzgraph.memory.stream_order import ORDER
 from fuzzgraph.relays import relay
 
 _FACTS: dict[Any, tuple[Facts, Any]] = {}
@@ -117,9 +118,12 @@ class DeviceOperations(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return func._op_dk(inside, *args, **kwargs)
         if self._is_the_hosts(facts, args, kwargs):
             return self.noted(func(*args, **kwargs), facts, args, kwargs)
-        if self._waits(facts, args, kwargs):
-            self._wait()
-        return self.on_device(func, facts, args, kwargs)
+        if not self._waits(facts, args, kwargs):
+            return self.on_device(func, facts, args, kwargs)
+        self._wait()
+        out = self.on_device(func, facts, args, kwargs)
+        ORDER.host_waits(ORDER.clock())
+        return out
 
     def on_device(
         self, func: Any, facts: Facts, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -263,6 +267,7 @@ class HostCalls(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         if func in _READS and self._sides.of(args[0]) != "host":
+            ORDER.host_waits(ORDER.clock())
             self._wait()
         found = func(*args, **kwargs) if kwargs else func(*args)
         if getattr(func, "__self__", None) is _DEVICE and found.type == "cpu":

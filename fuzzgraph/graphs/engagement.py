@@ -94,6 +94,16 @@ class WatchedGraph(ABC, Generic[Outputs]):
         finally:
             self._watched.replaying = False
 
+    @property
+    def streams_apart(self) -> Sequence[int]:
+        """See `CapturedGraph`: a device has its own order, and another one tells of none."""
+        return ()
+
+    @property
+    def side_lines(self) -> Sequence[str]:
+        """See `CapturedGraph`."""
+        return ()
+
     @abstractmethod
     def _run(self) -> None:
         """The captured work, without any Python of the engine."""

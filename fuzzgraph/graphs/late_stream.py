@@ -5,13 +5,14 @@ device's memory back and does it all again, in the same order and with the same 
 for what late copies read: the content that pinned memory has when the host waited for the copy, or
 has now if it never did. What the first run read of the host besides is kept as it was.
 
-There is one stream. Work of several streams is taken to run in the order in which it was given.
+Work of several streams is taken to run in the order in which it was given, unless a repetition has
+what one of them was given run as late as waits allow (`memory.stream_order`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +23,15 @@ from fuzzgraph.memory import GuardedMemory, Image
 from fuzzgraph.memory.arena import storage_key
 from fuzzgraph.memory.device_work import next_copy
 from fuzzgraph.memory.mode_stack import past_modes
+from fuzzgraph.memory.source_lines import innermost_source
+from fuzzgraph.memory.stream_order import (
+    MAIN,
+    ORDER,
+    Issued,
+    late_order,
+    running_late,
+    streams_apart,
+)
 from fuzzgraph.relays import relay
 from fuzzgraph.rules.comparison import same_bits
 
@@ -72,6 +82,9 @@ class LateStream:
         self._memory = memory
         self._before = before
         self._steps: list[Step] = []
+        self._issued: list[Issued] = []
+        self.side_lines: dict[int, str] = {}
+        """Stream beside the main one -> the engine's line that gave it work first."""
         self._late = False
         self.copies: list[LateCopy] = []
         """In the order in which they were given."""
@@ -94,7 +107,11 @@ class LateStream:
 
     def take_down(self, step: Step) -> None:
         """Add work that ran."""
+        issued = ORDER.issue()
         self._steps.append(step)
+        self._issued.append(issued)
+        if issued.stream != MAIN and issued.stream not in self.side_lines:
+            self.side_lines[issued.stream] = innermost_source() or "unknown line"
 
     def add_copy(self, source: torch.Tensor, line: str) -> LateCopy:
         """A copy that is given now."""
@@ -139,6 +156,9 @@ class LateStream:
     def unwaited(self) -> Iterator[None]:
         """Inside, nothing waits: for reads of the harness, which no engine makes."""
         self._waits = False
+        # The harness looks when all streams are done.
+        for clock in ORDER.clocks():
+            ORDER.wait(ORDER.current, clock)
         try:
             yield
         finally:
@@ -146,17 +166,29 @@ class LateStream:
 
     # what comes of it
 
-    def repeat(self, *, late: bool) -> None:
+    @property
+    def streams_apart(self) -> list[int]:
+        """Streams whose work may run later than it was given, that of graphs apart."""
+        return streams_apart(self._issued) if self.side_lines else []
+
+    def repeat(self, *, late: bool, late_stream: int | None = None) -> None:
         """Do all work again, from the memory of the beginning.
 
         Args:
             late: whether copies run as late as they may, or when they were given.
+            late_stream: what this stream was given runs as late as it may.
         """
         self._late = late
+        steps = self._steps
+        order: AbstractContextManager[None] = nullcontext()
+        if late_stream is not None:
+            steps = [steps[at] for at in late_order(self._issued, late_stream)]
+            order = running_late(late_stream)
         self._memory.restore_device(self._before)
         for place, content in self._outside.values():
             place.copy_(content)
-        repeat_all(self._steps)
+        with order:
+            repeat_all(steps)
 
 
 def _whole(tensor: torch.Tensor) -> torch.Tensor:

@@ -8,7 +8,11 @@ of a captured buffer, keeps a captured scalar, and does not see a reallocated bu
 The pool that all graphs of a session share is modelled: before each replay the intermediates of
 every captured graph are poisoned, because another graph's replay may overwrite them.
 
-Not modelled: streams and their order, races, asynchronous reuse. Random operations use the default
+Streams are told apart: work of a stream that waits for nothing of the capture is no part of it, one
+that the capturing stream does not wait for at the end is refused, and a replay may run what one
+stream was given as late as waits allow (`memory.stream_order`).
+
+Not modelled: races within a kernel, asynchronous reuse. Random operations use the default
 generator's present state, as eager ones do; a device graph advances a state of its own.
 """
 
@@ -16,11 +20,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 
+from fuzzgraph.errors import CaptureError
 from fuzzgraph.graphs.engagement import WatchedEngine, WatchedForward, WatchedGraph
 from fuzzgraph.graphs.playback import Step, copy_back, frozen, in_place, straight_into
 from fuzzgraph.graphs.rules import HostReads, refuse_forbidden
@@ -30,6 +35,7 @@ from fuzzgraph.memory.operator_facts import Facts, tensors_in
 from fuzzgraph.memory.placement import memory_of
 from fuzzgraph.memory.sides import works_on_host
 from fuzzgraph.memory.source_lines import innermost_source
+from fuzzgraph.memory.stream_order import ORDER, Issued, late_order, late_stream, streams_apart
 from fuzzgraph.memory.tracing import RecordedOp, launched_op
 from fuzzgraph.relays import relay
 
@@ -52,6 +58,7 @@ class Recorder(WatchedEngine):
         tape = _Tape(key)
         with self.memory.intercept("graph", tape), HostReads(key, tape.forget):
             outputs = watched()
+        tape.refuse_unjoined()
         graph = RecordedGraph(key, self, tape, watched, outputs)
         self._graphs.append(graph)
         return graph
@@ -76,6 +83,7 @@ class Recorder(WatchedEngine):
         reads = HostReads(key, tape.forget, side_of)
         with self.memory.intercept("graph", tape), apart, reads:
             yield graph
+        tape.refuse_unjoined()
         self._graphs.append(graph)
 
 
@@ -91,6 +99,11 @@ class _Tape(Listener):
         self._side_of = side_of
         self.trace: list[_Raw | RecordedOp] = []
         self.steps: list[Step] = []
+        self.issued: list[Issued] = []
+        """How each step was given."""
+        self.sides: dict[int, str] = {}
+        """Stream beside the capturing one -> the engine's line that gave it work first."""
+        self._begun = ORDER.issue()
         # By `id`. The tensor is kept too, so that no other tensor gets the same id.
         self._aliases: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._resized: torch.Tensor | None = None
@@ -126,9 +139,45 @@ class _Tape(Listener):
         works = bool(facts.writes or fresh) and not facts.is_empty
         works = works and not self._is_left_out(args, kwargs)
         alias = self._keep(out)
-        self.trace.append((func, facts, args, kwargs, alias, innermost_source(_GUARD), works))
-        if works:
-            self.steps.append(self._step(func, facts, args, kwargs, out, alias, fresh))
+        source = innermost_source(_GUARD)
+        issued = self._captured(source) if works else None
+        works = issued is not None
+        self.trace.append((func, facts, args, kwargs, alias, source, works))
+        if issued is not None:
+            self._take(self._step(func, facts, args, kwargs, out, alias, fresh), issued)
+
+    def _take(self, step: Step, issued: Issued) -> None:
+        self.steps.append(step)
+        self.issued.append(issued)
+
+    def _captured(self, source: str) -> Issued | None:
+        """How work is given that a device captures now; None for work of a stream that waits for
+        nothing of the capture, which runs once and is no part of it."""
+        issued, begun = ORDER.issue(), self._begun
+        if issued.stream == begun.stream:
+            return issued
+        if issued.after.get(begun.stream, 0) < begun.number:
+            return None
+        self.sides.setdefault(issued.stream, source)
+        return issued
+
+    def refuse_unjoined(self) -> None:
+        """Raise if the capturing stream did not wait for all that other streams were given.
+
+        Raises:
+            CaptureError: as a device does at the end of such a capture.
+        """
+        if not self.sides:
+            return
+        joined = ORDER.clock(self._begun.stream)
+        for issued in reversed(self.issued):
+            stream = issued.stream
+            if stream in self.sides and joined.get(stream, 0) < issued.number:
+                raise CaptureError(
+                    f"graph {self.key!r} ends before work of a side stream, given at"
+                    f" {self.sides[stream]}, is waited for. A device graph forbids it. Wait for the"
+                    " stream or for an event behind its work before the capture ends."
+                )
 
     def _is_left_out(self, args: Any, kwargs: Any) -> bool:
         """Whether this is the host's work, which no graph of a preparation holds."""
@@ -180,9 +229,13 @@ class _Tape(Listener):
     def on_launch(
         self, launch: Launch, executor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
+        source = "" if ORDER.current == self._begun.stream else innermost_source()
+        issued = self._captured(source)
+        if issued is None:
+            return
         args, kwargs = frozen(args), {name: frozen(item) for name, item in kwargs.items()}
         self.trace.append(launched_op(executor, args, kwargs))
-        self.steps.append(partial(launch, executor, *args, **kwargs))
+        self._take(partial(launch, executor, *args, **kwargs), issued)
 
 
 # Operator, facts, arguments, keywords, results, source line, whether a replay runs it.
@@ -253,6 +306,19 @@ class RecordedGraph(WatchedGraph[Outputs]):
         self._raw = tape.trace
         self._trace: tuple[RecordedOp, ...] | None = None
         self._steps = tape.steps
+        self._issued = tape.issued
+        self._sides = tape.sides
+        self._late: dict[int, list[Step]] = {}
+
+    @cached_property
+    def streams_apart(self) -> Sequence[int]:
+        """See `CapturedGraph`."""
+        return streams_apart(self._issued) if self._sides else ()
+
+    @property
+    def side_lines(self) -> Sequence[str]:
+        """See `CapturedGraph`."""
+        return tuple(self._sides.values())
 
     @property
     def trace(self) -> tuple[RecordedOp, ...]:
@@ -288,9 +354,19 @@ class RecordedGraph(WatchedGraph[Outputs]):
         # replay's own operations must not be guarded or recorded; and elsewhere each operation
         # would go through the modes that its capture went through already.
         with torch.inference_mode(), self._memory.unguarded():
-            for step in self._steps:
+            for step in self._in_order():
                 step()
+
+    def _in_order(self) -> list[Step]:
+        """The steps as they were given, or what one stream was given as late as it may run."""
+        late = late_stream()
+        if late is None or not self._sides:
+            return self._steps
+        if late not in self._late:
+            self._late[late] = [self._steps[at] for at in late_order(self._issued, late)]
+        return self._late[late]
 
     def close(self) -> None:
         super().close()
         self._raw, self._trace, self._steps = [], None, []
+        self._issued, self._late = [], {}

@@ -42,6 +42,8 @@ class KnownBug(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Releases that no longer have it."""
     fixed_target: str = ""
     """Target that acquits, where the broken one is a mutant of it; '' for the same."""
+    overlap: bool = False
+    """Whether it shows with the host a step ahead alone."""
     expect: tuple[Expectation, ...] = ()
     """A finding that meets one of them is this bug."""
     confirmed: str = ""

@@ -70,12 +70,14 @@ class Search:
 
     target: str
     release: str
+    overlap: bool = False
+    """Whether with the host a step ahead."""
     has: dict[str, KnownBug] = field(default_factory=dict)
     lacks: dict[str, KnownBug] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
-        return f"{self.target}=={self.release}"
+        return f"{self.target}=={self.release}{'+overlap' * self.overlap}"
 
     @property
     def wanted(self) -> int | None:
@@ -93,16 +95,17 @@ FuzzRelease = Callable[[Search], RunSummary]
 
 def searches_for(bugs: Mapping[str, KnownBug]) -> list[Search]:
     """Every release of the bugs once, with what it has and what it lacks."""
-    searches: dict[tuple[str, str], Search] = {}
+    searches: dict[tuple[str, str, bool], Search] = {}
 
-    def of(target: str, release: str) -> Search:
-        return searches.setdefault((target, release), Search(target, release))
+    def of(target: str, release: str, overlap: bool) -> Search:
+        place = (target, release, overlap)
+        return searches.setdefault(place, Search(*place))
 
     for name, bug in bugs.items():
         for release in bug.broken:
-            of(bug.target, release).has[name] = bug
+            of(bug.target, release, bug.overlap).has[name] = bug
         for release in bug.fixed:
-            of(bug.fixed_target or bug.target, release).lacks[name] = bug
+            of(bug.fixed_target or bug.target, release, bug.overlap).lacks[name] = bug
     return list(searches.values())
 
 

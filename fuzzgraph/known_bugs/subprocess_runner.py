@@ -18,7 +18,8 @@ from fuzzgraph.strict_json import decode_json
 
 def run_folder(out: Path, search: Search) -> Path:
     """Folder of the run on one release, below that of the whole score."""
-    return out / f"{search.target.rpartition(':')[2]}-{search.release}"
+    ahead = "-overlap" * search.overlap
+    return out / f"{search.target.rpartition(':')[2]}-{search.release}{ahead}"
 
 
 class SubprocessRunner:

@@ -145,7 +145,7 @@ def _pattern(finding: Finding) -> tuple[str, ...]:
         return (finding.oracle, finding.symptom, _NUMBER.sub("#", told))
     if "left_over" in finding.detail:  # the buffer that was not rewritten
         return (finding.oracle, str(finding.detail["left_over"]).rpartition(".")[2])
-    for late_copies in ("copied_at", "arrives_at"):
+    for late_copies in ("copied_at", "arrives_at", "side_work_at"):
         if late_copies in finding.detail:
             return (finding.oracle, str(finding.detail[late_copies]))
     if "kept_from" in finding.detail:  # a result that is a view of a buffer of the engine

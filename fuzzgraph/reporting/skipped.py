@@ -104,26 +104,27 @@ def not_overlapped(setup: Setup, copies: Mapping[str, int], unrepeatable: int) -
     """What `--overlap` was to check and did not.
 
     Args:
-        copies: line of the engine -> late copies that it gave.
-        unrepeatable: steps whose late copies were not judged.
+        copies: line of the engine -> late copies that it gave, and work of side streams.
+        unrepeatable: steps whose late work was not judged.
 
     >>> not_overlapped(Setup(overlap=True), {"a.py:1 in f": 2}, 1)
-    ['late copies of 1 step: the step did not repeat itself']
+    ['late work of 1 step: the step did not repeat itself']
     """
     if not setup.overlap:
         return []
     if not copies:
-        return ["--overlap: the engine copied nothing from or to pinned memory without waiting"]
+        return ["--overlap: no copy of pinned memory and no side stream could run late"]
     if not unrepeatable:
         return []
-    return [f"late copies of {counted(unrepeatable, 'step')}: the step did not repeat itself"]
+    return [f"late work of {counted(unrepeatable, 'step')}: the step did not repeat itself"]
 
 
 def overlapped(copies: Mapping[str, int]) -> list[str]:
-    """How many copies ran late, and the lines that gave most of them; empty where there was none.
+    """How often copies and side streams ran late, and the lines that gave most of that; empty where
+    nothing did.
 
     >>> overlapped({"a.py:1 in f": 2, "b.py:3 in g": 4})
-    ['6 copies from or to pinned memory ran late, given at b.py:3 in g (4), a.py:1 in f (2)']
+    ['copies and side streams ran late 6 times, given at b.py:3 in g (4), a.py:1 in f (2)']
     """
     if not copies:
         return []
@@ -131,8 +132,8 @@ def overlapped(copies: Mapping[str, int]) -> list[str]:
     given = ", ".join(f"{line} ({count})" for line, count in most[:_LINES])
     others = most[_LINES:]
     more = f" and {counted(len(others), 'other line')}" if others else ""
-    late = counted(sum(copies.values()), "copy")
-    return [f"{late} from or to pinned memory ran late, given at {given}{more}"]
+    times = counted(sum(copies.values()), "time")
+    return [f"copies and side streams ran late {times}, given at {given}{more}"]
 
 
 def skipped_most(summary: RunSummary) -> list[str]:

@@ -159,7 +159,7 @@ class NamedCounts(Counts, frozen=True, kw_only=True):
     unguarded: dict[str, int] = {}
     """Stage -> bytes that a device's allocator handed out in it and no guard covers."""
     late_copies: dict[str, int] = {}
-    """Line of the engine -> copies from or to pinned memory that it gave and that ran late."""
+    """Line of the engine -> copies of pinned memory, and work of side streams, that ran late."""
     repeats: dict[FindingId, int] = {}
     """Finding id -> how many further cases showed it."""
     quarantined: dict[str, int] = {}

@@ -111,7 +111,7 @@ class Setup(
         bool,
         Option(
             "Also run each step with the host a step ahead, as servers overlap them: copies from "
-            "and to pinned memory run as late as CUDA allows."
+            "and to pinned memory, and work of side streams, run as late as CUDA allows."
         ),
     ] = False
     """Finds pinned buffers that are written again before the copy out of them need have run, or

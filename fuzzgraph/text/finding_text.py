@@ -305,6 +305,11 @@ def _of_reads(finding: Finding) -> str:
             f"{_during(finding)}, {finding.buffer} may come from the next step: pinned memory is"
             f" rewritten before the copy out of it, given at {copied}, need have run"
         )
+    if side_work := finding.detail.get("side_work_at"):
+        return (
+            f"{_during(finding)}, {finding.buffer} depends on the order of streams that do not wait"
+            f" for each other: a side stream is given work at {side_work}"
+        )
     if arrives := finding.detail.get("arrives_at"):
         return (
             f"{_during(finding)}, {finding.buffer} may come from what memory of the host held"

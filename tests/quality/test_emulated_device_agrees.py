@@ -17,6 +17,7 @@ _USES = "only of a recorded graph is known which buffers it uses"
 DIFFERENCES = {
     "vllm-pr-43909-weight-released-after-capture": _USES,
     "vllm-pr-55341-workspace-grows-after-capture": _USES,
+    "sglang-pr-25729-upgrade-beside-attention": "a device's graph orders its streams by itself",
 }
 """Fault -> why a device graph finds something else than the recorder."""
 

@@ -99,7 +99,7 @@ def test_an_engine_that_fails_on_what_it_reads_too_early_is_told_which_copy_it_w
 
 
 @pytest.mark.parametrize("graphs", ["recorder", "emulated"])
-@pytest.mark.parametrize("healthy", ["builtin-pinned", "builtin-mirrored"])
+@pytest.mark.parametrize("healthy", ["builtin-pinned", "builtin-mirrored", "builtin-streams"])
 def test_the_healthy_twin_gives_late_copies_and_no_finding(healthy: str, graphs: Graphs) -> None:
     target, verdicts = open_target(healthy), []
     with closing(Execution(target, Setup(overlap=True, graphs=graphs))) as execution:
@@ -132,11 +132,11 @@ def said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Said:
 
 def test_a_replay_says_how_many_copies_ran_late(said: Said) -> None:
     out = said("--target", "builtin-pinned", "--overlap")
-    assert "copies from or to pinned memory ran late, given at staging.py" in out
+    assert "copies and side streams ran late" in out and "given at staging.py" in out
 
 
 def test_a_replay_says_that_nothing_was_shown_where_none_did(said: Said) -> None:
-    assert "copied nothing from or to pinned memory" in said("--overlap")
+    assert "no copy of pinned memory and no side stream could run late" in said("--overlap")
     assert "pinned" not in said()
 
 
@@ -154,5 +154,5 @@ def test_a_run_has_the_late_copies_in_its_record_and_its_reports(
     assert run_command(["run", *asked, *budget, "--out", str(out)]) == 0
     (line,) = json.loads((out / "summary.json").read_text())["late_copies"]
     assert "staging.py" in line
-    assert "from or to pinned memory ran late" in capsys.readouterr().out
-    assert "from or to pinned memory ran late" in (out / "report.html").read_text()
+    assert "copies and side streams ran late" in capsys.readouterr().out
+    assert "copies and side streams ran late" in (out / "report.html").read_text()

@@ -19,7 +19,7 @@ from fuzzgraph.repro import export_script
 from fuzzgraph.run.events import Setup
 from fuzzgraph.targets.builtin.components import Components
 from fuzzgraph.targets.builtin.faults.fault import Kind
-from fuzzgraph.targets.builtin.staging import Inputs
+from fuzzgraph.targets.builtin.overlap import Overlap
 
 CASES = Path(__file__).resolve().parents[2] / "corpus" / "faults"
 every_fault = pytest.mark.parametrize("name", FAULTS)
@@ -39,11 +39,11 @@ def healthy() -> Callable[[str], Execution]:
     """By the name of a fault, the engine that it was planted in."""
 
     @cache
-    def opened(inputs: Inputs) -> Execution:
-        fault = next(each for each in FAULTS.values() if each.inputs == inputs)
-        return Execution(healthy_twin(fault), Setup(overlap=fault.overlap), cache_size=4)
+    def opened(overlap: Overlap) -> Execution:
+        fault = next(each for each in FAULTS.values() if each.overlap == overlap)
+        return Execution(healthy_twin(fault), Setup(overlap=bool(overlap)), cache_size=4)
 
-    return lambda name: opened(FAULTS[name].inputs)
+    return lambda name: opened(FAULTS[name].overlap)
 
 
 @every_fault

@@ -15,8 +15,9 @@ __all__ = ["TARGETS", "BuiltinTarget", "Components"]
 
 TARGETS = (
     TargetEntry("builtin", "builtin.target", "BuiltinTarget", {"kernels": "torch"}),
-    TargetEntry("builtin-pinned", "builtin.target", "BuiltinTarget", {"inputs": "pinned"}),
-    TargetEntry("builtin-mirrored", "builtin.target", "BuiltinTarget", {"inputs": "mirrored"}),
+    TargetEntry("builtin-pinned", "builtin.target", "BuiltinTarget", {"overlap": "pinned"}),
+    TargetEntry("builtin-mirrored", "builtin.target", "BuiltinTarget", {"overlap": "mirrored"}),
+    TargetEntry("builtin-streams", "builtin.target", "BuiltinTarget", {"overlap": "streams"}),
     TargetEntry("builtin-triton", "builtin.target", "BuiltinTarget", {"kernels": "triton"}),
 )
 

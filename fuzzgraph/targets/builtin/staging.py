@@ -10,10 +10,9 @@ pinned memory, waits, and computes from them: `MirroredRegistry`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -96,15 +95,3 @@ def staged_by(registry: type[StagedRegistry]) -> Components:
         decode_registry=partial(decode_registry, registry=registry),
         prefill_registry=partial(prefill_registry, registry=registry),
     )
-
-
-Inputs = Literal["pageable", "pinned", "mirrored"]
-"""Memory of the host from which inputs are copied; where it is pinned, nothing waits for these
-copies. "mirrored" is pinned, with lengths that are copied back."""
-
-HEALTHY: Mapping[Inputs, Components] = {
-    "pageable": Components(),
-    "pinned": staged_by(StagedRegistry),
-    "mirrored": staged_by(MirroredRegistry),
-}
-"""The healthy engine with each kind."""

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Literal
 
 from fuzzgraph.capabilities import WIDEST, Capabilities, unsupported_setting
 from fuzzgraph.case import LONGEST_CONTEXT, EngineConfig
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.builtin.components import Components
+from fuzzgraph.targets.builtin.overlap import ABOUT, HEALTHY, Overlap
 from fuzzgraph.targets.builtin.session import BuiltinSession
-from fuzzgraph.targets.builtin.staging import HEALTHY, Inputs
 
 _WHOLE_DIMENSIONS = (
     "modes", "attentions", "page_maps", "dtypes", "kernels", "split_kv", "metadata", "runners",
@@ -28,12 +27,6 @@ _HAS = Capabilities(
     **{name: getattr(WIDEST, name) for name in _WHOLE_DIMENSIONS},
 )
 
-_ABOUT: Mapping[Inputs, str] = {
-    "pageable": "",
-    "pinned": ", pinned inputs",
-    "mirrored": ", mirrored lengths",
-}
-
 
 class BuiltinTarget:
     """Implements `ports.Target`.
@@ -43,7 +36,7 @@ class BuiltinTarget:
         name: what findings call it.
         kernels: what cases are drawn for; either kind is served when a case asks for it. Triton's
             interpreter takes some hundred milliseconds for what torch does in one.
-        inputs: memory of the host from which the healthy engine copies its inputs.
+        overlap: what of the healthy engine's work overlaps.
     """
 
     about: str
@@ -56,12 +49,12 @@ class BuiltinTarget:
         components: Components | None = None,
         name: str = "builtin",
         kernels: Literal["torch", "triton"] = "torch",
-        inputs: Inputs = "pageable",
+        overlap: Overlap = "",
     ) -> None:
         self.name = name
         self.about = f"the built-in engine with kernels in {kernels.capitalize()}"
-        self.about += _ABOUT[inputs]
-        self.components = HEALTHY[inputs] if components is None else components
+        self.about += ABOUT[overlap]
+        self.components = HEALTHY[overlap] if components is None else components
         self.capabilities = _HAS.replace(kernels=(kernels,))
         self.outputs_judged = {mode: "" for mode in _HAS.modes if mode != "idle"}
 

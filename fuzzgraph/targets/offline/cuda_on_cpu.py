@@ -14,11 +14,19 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from fuzzgraph.memory.device_work import copies_given, wait
 from fuzzgraph.memory.side_requests import SESSION_CPU, is_cuda
 from fuzzgraph.memory.transfers import pinned
 from fuzzgraph.relays import relay
 from fuzzgraph.targets.offline.patching import replaced_names
+from fuzzgraph.targets.offline.streams import (
+    DEFAULT,
+    Event,
+    OnStream,
+    Stream,
+    current_stream,
+    set_stream,
+    synchronize_device,
+)
 from fuzzgraph.targets.offline.stub import Stub
 
 __all__ = [
@@ -100,57 +108,15 @@ def _without_cuda(kwargs: dict[str, Any]) -> dict[str, Any]:
     return kwargs
 
 
-class _Done:
-    """A stream or an event: on a CPU each call ends before the next begins, so all is done, and
-    waiting for it shows on a late stream only."""
-
-    cuda_stream = 0
-    _recorded: int | None = None
-    """Copies that were given when an event was recorded; None for streams."""
-
-    def __init__(self, *_: Any, **__: Any) -> None: ...
-
-    def query(self) -> bool:
-        self.synchronize()  # it says that all is done
-        return True
-
-    def record(self, *_: Any, **__: Any) -> None:
-        self._recorded = copies_given()
-
-    def record_event(self, event: _Done | None = None) -> _Done:
-        found = _Done() if event is None else event
-        found.record()
-        return found
-
-    def synchronize(self) -> None:
-        wait(self._recorded)
-
-    def elapsed_time(self, other: Any) -> float:
-        return 0.0
-
-    def __enter__(self) -> _Done:
-        return self
-
-    def __exit__(self, *_: object) -> None: ...
-
-    def _nothing(self, *_: Any, **__: Any) -> _Done:
-        return self
-
-    wait = wait_event = wait_stream = _nothing
-
-
-_DONE = _Done()
-
-
 def _nothing() -> Callable[..., None]:
     """A function of its own for each name: torch's compiler keeps a rule for each by the function,
     and refuses two names for one."""
     return lambda *_, **__: None
 
 
-def _waiting() -> Callable[..., None]:
+def _device_synchronized() -> Callable[..., None]:
     """The same for what waits for all work."""
-    return lambda *_, **__: wait()
+    return lambda *_, **__: synchronize_device()
 
 
 # Of a Hopper GPU, so that engines choose the code that they ship for servers; few
@@ -183,15 +149,15 @@ DEVICE: Mapping[str, Any] = {
 """Names of torch.cuda that say what the device is."""
 
 STREAMS: Mapping[str, Any] = {
-    "Stream": _Done,
-    "Event": _Done,
-    "current_stream": lambda *_: _DONE,
-    "default_stream": lambda *_: _DONE,
-    "stream": _Done,
-    "set_stream": _nothing(),
-    "synchronize": _waiting(),
+    "Stream": Stream,
+    "Event": Event,
+    "current_stream": current_stream,
+    "default_stream": lambda *_: DEFAULT,
+    "stream": OnStream,
+    "set_stream": set_stream,
+    "synchronize": _device_synchronized(),
     "empty_cache": _nothing(),
-    "device": _Done,
+    "device": contextlib.nullcontext,
     "set_device": _nothing(),
     "mem_get_info": lambda *_: (_BYTES, _BYTES),
     "memory_stats": lambda *_: {},
@@ -205,10 +171,10 @@ STREAMS: Mapping[str, Any] = {
 """Names of torch.cuda that order work on the device and account for its memory."""
 
 ACCELERATOR: Mapping[str, Any] = {
-    "synchronize": _waiting(),
+    "synchronize": _device_synchronized(),
     "empty_cache": _nothing(),
     "reset_peak_memory_stats": _nothing(),
-    "current_stream": lambda *_: _DONE,
+    "current_stream": current_stream,
     "current_device_index": lambda: 0,
     "get_memory_info": lambda *_: (_BYTES, _BYTES),
     "memory_stats": lambda *_: {},

@@ -32,6 +32,7 @@ from fuzzgraph.row_mixing import with_mixed
 from fuzzgraph.targets.offline.package import call_with_known
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.attention_model import AttentionModel, Written
+from fuzzgraph.targets.sglang.layer_streams import LayerStreams
 from fuzzgraph.targets.sglang.release import engine_module, has_module
 from fuzzgraph.targets.sglang.stubs.compressed_pool import state_places
 from fuzzgraph.world import VOCAB, Batch, IntArray
@@ -66,6 +67,9 @@ class CompressedModel(AttentionModel):
         # Without weight: the reference has none.
         self.sink = torch.full((config.num_q_heads,), -torch.inf, device=device)
         self.compressor: Any = None
+        self.indexer: Any = None
+        self._streams: LayerStreams | None = None
+        """None for a layer that has none of its own."""
         self.index_tokens = self.index_queries = torch.empty(0)
         self.token_weights = self.place_weights = torch.empty(0)
         if self._ratio == 4:
@@ -107,8 +111,12 @@ class CompressedModel(AttentionModel):
     def use(self, pool: Any, allocator: Any) -> None:
         """Bind the layer to the pool that keeps what it compresses."""
         self._pool = pool
-        if not self._ratio:
-            return
+        if self._ratio:
+            self._bind(pool)
+        kind: Any = engine_module(_INDEXER).C4Indexer
+        self._streams = LayerStreams(self.indexer, self.compressor, kind)
+
+    def _bind(self, pool: Any) -> None:
         positions = self.pos_embed[:, self._keys].float()
         width = self._config.head_dim
         self.compressor = self._compressor(slice(width), positions, pool.states)
@@ -176,8 +184,13 @@ class CompressedModel(AttentionModel):
             compress_ratio=self._ratio,
             attn_sink=self.sink,
         )
-        self._compress(backend, embedded, input_ids, positions, forward_batch)
-        self._read_before(attention, backend, embedded, input_ids, positions, forward_batch)
+        given = backend, embedded, input_ids, positions, forward_batch
+        if self._streams is not None and self._streams.used:
+            self._prepare_on_streams(k, *given)
+            attention = functools.partial(attention, save_kv_cache=False)
+        else:
+            self._compress(*given)
+        self._read_before(attention, *given)
         out: torch.Tensor = attention(layer=self.layer)
         return with_mixed(out.flatten(1), config)
 
@@ -198,20 +211,52 @@ class CompressedModel(AttentionModel):
         forward_batch: Any,
     ) -> None:
         """What the engine's layer has indexer and compressor do before it attends."""
-        x = embedded[:, self._keys].contiguous()
+        x = self._compressed_of(embedded, input_ids, positions)
         if self._ratio == 4:
-            weights = self.token_weights.index_select(0, input_ids)
-            weights = weights + self.place_weights.index_select(0, positions)
-            x = torch.cat((x, self.index_tokens.index_select(0, input_ids), weights), 1)
             call_with_known(
                 backend.forward_c4_indexer,
                 x=x,
-                q_lora=self.index_queries.index_select(0, input_ids),
+                q_lora=self._indexed_of(input_ids),
                 c4_indexer=self.indexer,
                 forward_batch=forward_batch,
             )
         if self._ratio:
             backend.forward_core_compressor(x, forward_batch, 0, self.compressor)
+
+    def _prepare_on_streams(
+        self,
+        keys: torch.Tensor,
+        backend: Any,
+        embedded: torch.Tensor,
+        input_ids: torch.Tensor,
+        positions: torch.Tensor,
+        forward_batch: Any,
+    ) -> None:
+        """The same while graphs are captured, with the write of the window's keys beside it."""
+        assert self._streams is not None
+        self._streams.prepare(
+            self._compressed_of(embedded, input_ids, positions),
+            positions,
+            forward_batch,
+            backend,
+            q_lora=self._indexed_of(input_ids) if self._ratio == 4 else None,
+            keys=keys,
+        )
+
+    def _compressed_of(
+        self, embedded: torch.Tensor, input_ids: torch.Tensor, positions: torch.Tensor
+    ) -> torch.Tensor:
+        """[tokens, columns] the input of compressor and indexer."""
+        x = embedded[:, self._keys].contiguous()
+        if self._ratio != 4:
+            return x
+        weights = self.token_weights.index_select(0, input_ids)
+        weights = weights + self.place_weights.index_select(0, positions)
+        return torch.cat((x, self.index_tokens.index_select(0, input_ids), weights), 1)
+
+    def _indexed_of(self, input_ids: torch.Tensor) -> torch.Tensor:
+        """[tokens, columns] the input of the indexer's query."""
+        return self.index_queries.index_select(0, input_ids)
 
     # ---- the past
 

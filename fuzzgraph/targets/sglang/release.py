@@ -6,12 +6,13 @@ import re
 
 from fuzzgraph.errors import AdapterUnavailable
 from fuzzgraph.targets.offline.package import EnginePackage
-from fuzzgraph.targets.sglang.stubs.absent_modules import ABSENT, CONTENTS
+from fuzzgraph.targets.sglang.stubs.absent_modules import ABSENT, CONTENTS, LEFT_OUT
 
 SGLANG = EnginePackage(
     "sglang",
     absent=ABSENT,
     contents=CONTENTS,
+    left_out=LEFT_OUT,
     bare=True,
     settings="SGLANG_",
     environment={"TQDM_DISABLE": "1"},  # its capture loop draws a bar

@@ -32,11 +32,22 @@ def release_path(version: str, package: str = "sglang") -> Path:
 
 
 class Workers:
-    """One child per release, started when first asked for; it changes targets as asked."""
+    """One child per release, started when first asked for; it changes targets as asked.
 
-    def __init__(self, folder: Path, path_of: Callable[[str], Path] = release_path) -> None:
+    Args:
+        overlap: whether steps run with the host a step ahead as well.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        path_of: Callable[[str], Path] = release_path,
+        *,
+        overlap: bool = False,
+    ) -> None:
         self._folder = folder
         self._path_of = path_of
+        self._overlap = overlap
         self._open: dict[str, tuple[str, WorkerClient]] = {}
 
     def findings(self, version: str, case: Case, target: str) -> tuple[Finding, ...]:
@@ -66,7 +77,9 @@ class Workers:
             paths, folder = [self._path_of(version)], self._folder / version
             self._open[version] = (
                 target,
-                open_client(Setup(target=target), paths=paths, folder=folder),
+                open_client(
+                    Setup(target=target, overlap=self._overlap), paths=paths, folder=folder
+                ),
             )
         opened, client = self._open[version]
         if opened != target:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from fuzzgraph.case import digest
 from fuzzgraph.errors import FuzzGraphError
 from fuzzgraph.finding import Finding
-from fuzzgraph.known_bugs import Expectation, KnownBug, Search, score
+from fuzzgraph.known_bugs import Expectation, KnownBug, Search, score, searches_for
 from fuzzgraph.run.events import Reason, ReportedFinding, RunSummary, Setup, Source, finding_id
 from fuzzgraph.run.spec import RunSpec
 from tests.fakes import case, finding
@@ -102,6 +103,15 @@ def test_a_release_is_fuzzed_once_for_all_bugs_of_its_target() -> None:
     fuzz = Releases(v1_0=[reported(SEEN)])
     score(bugs, fuzz)
     assert fuzz.asked == [("1.0", 2), ("1.1", None)]
+
+
+def test_a_bug_that_shows_with_the_host_ahead_alone_has_a_run_of_its_own() -> None:
+    plain = bug(broken=("1.0",))
+    searches = searches_for({"plain": plain, "ahead": replace(plain, overlap=True)})
+    assert [(each.name, each.overlap) for each in searches] == [
+        ("fake==1.0", False),
+        ("fake==1.0+overlap", True),
+    ]
 
 
 def test_a_finding_of_no_known_bug_is_listed_beside_the_scores() -> None:

@@ -25,6 +25,7 @@ from fuzzgraph.targets.builtin.faults import (
     stale_padding,
     stale_plan,
     state,
+    stream_order,
     undersized,
 )
 from fuzzgraph.targets.builtin.faults.fault import Fault
@@ -51,4 +52,5 @@ FAULTS: tuple[Fault, ...] = (
     *forms.FAULTS,
     *kv_groups.FAULTS,
     *late_copies.FAULTS,
+    *stream_order.FAULTS,
 )

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from fuzzgraph.finding import Clause
 from fuzzgraph.targets.builtin.components import Components
 from fuzzgraph.targets.builtin.metadata.builder import BuilderComponents
-from fuzzgraph.targets.builtin.staging import Inputs
+from fuzzgraph.targets.builtin.overlap import Overlap
 
 Kind = Literal[
     "padded row stale",
@@ -39,6 +39,7 @@ Kind = Literal[
     "padded outputs",
     "KV cache groups",
     "late copies",
+    "stream order",
 ]
 """Classes of historical bugs; every one has a fault."""
 
@@ -58,17 +59,13 @@ class Fault:
     """What a case must contain for the fault to act."""
     components: Components
     """The engine with the fault in it."""
-    inputs: Inputs = "pageable"
-    """Of the healthy engine that it is planted in."""
+    overlap: Overlap = ""
+    """Of the healthy engine that it is planted in; where there is some, it shows with `--overlap`
+    alone."""
     recorded: bool = False
     """Whether only a recorded graph shows it."""
     needs: str = ""
     """Why the trigger takes more than three steps or requests; '' where it does not."""
-
-    @property
-    def overlap(self) -> bool:
-        """Whether it shows only where the host is a step ahead of the device (`--overlap`)."""
-        return self.inputs != "pageable"
 
 
 def engine(**changes: Any) -> Components:

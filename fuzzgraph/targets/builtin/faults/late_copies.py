@@ -33,7 +33,7 @@ FAULTS = (
         clause="reads",
         trigger="any replay with another batch behind it",
         components=staged_by(OneSet),
-        inputs="pinned",
+        overlap="pinned",
     ),
     Fault(
         name="mini-sglang-pr-103-one-pinned-buffer-for-all",
@@ -43,7 +43,7 @@ FAULTS = (
         clause="reads",
         trigger="any replay",
         components=staged_by(OneBuffer),
-        inputs="pinned",
+        overlap="pinned",
     ),
     Fault(
         name="sglang-pr-16493-mirror-read-at-once",
@@ -53,6 +53,6 @@ FAULTS = (
         clause="reads",
         trigger="any decode",
         components=staged_by(ReadAtOnce),
-        inputs="mirrored",
+        overlap="mirrored",
     ),
 )

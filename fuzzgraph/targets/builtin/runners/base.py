@@ -273,10 +273,14 @@ class GraphRunner:
 
     def run_forward(self, step: Step) -> Outputs:
         """What a graph captures and an eager step runs."""
-        metadata = step.static.builder.in_forward(step.metadata, step.view)
+        metadata = self.full_metadata(step)
         if not step.padded.tokens:
             return self.empty_outputs()
         return self.run_model(step, metadata)
+
+    def full_metadata(self, step: Step) -> FullMetadata:
+        """Metadata as attention needs it, upgraded where it is raw."""
+        return step.static.builder.in_forward(step.metadata, step.view)
 
     def run_model(self, step: Step, metadata: FullMetadata) -> Outputs:
         inputs = self.step_inputs(step)

@@ -52,6 +52,7 @@ from fuzzgraph.targets.sglang.decode_session import (
 )
 from fuzzgraph.targets.sglang.excuses.deepseek import DSV4_EXCUSES
 from fuzzgraph.targets.sglang.fields import input_fields, input_names
+from fuzzgraph.targets.sglang.layer_streams import LAYER
 from fuzzgraph.targets.sglang.release import engine_module, has_module
 from fuzzgraph.targets.sglang.stubs.compiled_modules import (
     Compiled,
@@ -142,7 +143,7 @@ class Dsv4Target(SglangTarget):
         return Dsv4Session(config, graphs, upgrades=self._upgrades)
 
     def modules(self) -> tuple[str, ...]:
-        return _BACKEND, _POOL, _INDEXER
+        return _BACKEND, _POOL, _INDEXER, LAYER
 
     def refused(self, config: EngineConfig) -> str | None:
         if config.head_dim % 2:

@@ -64,3 +64,8 @@ CONTENTS: Mapping[str, Callable[[types.ModuleType], None]] = {
     "torchvision.transforms.functional": _interpolation_mode,
 }
 """Values that sglang reads at import, where an object that does nothing is not enough."""
+
+LEFT_OUT: Mapping[str, str] = {
+    "sglang.srt.layers.mhc": "kernels of TileLang for what lies between layers of DeepSeek V4",
+}
+"""Modules of sglang itself -> why nothing is lost without it."""

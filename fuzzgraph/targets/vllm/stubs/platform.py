@@ -15,6 +15,7 @@ import torch
 
 from fuzzgraph.targets.offline.cuda_on_cpu import ACCELERATOR, DEVICE, STREAMS, cuda_on_cpu
 from fuzzgraph.targets.offline.patching import replaced_names
+from fuzzgraph.targets.offline.streams import DEFAULT
 from fuzzgraph.targets.vllm.release import engine_module
 
 __all__ = ["BLACKWELL", "HOPPER", "become_cuda", "choose_backend", "engine_runs"]
@@ -24,7 +25,6 @@ HOPPER, BLACKWELL = (9, 0), (10, 0)
 _PLATFORMS = "vllm.platforms"
 _UTILS = "vllm.v1.attention.backends.utils"
 _STREAMS = {name: STREAMS[name] for name in ("Stream", "Event")}
-_STREAM = STREAMS["Stream"]()
 # The engine unfreezes what an import left behind, and walks it at every capture.
 _COLLECTOR = {"unfreeze": lambda: None}
 
@@ -39,7 +39,7 @@ def engine_runs() -> Iterator[None]:
         replaced_names([gc], _COLLECTOR),
     ):
         # The engine keeps its stream by itself, for each thread, and asks torch no more.
-        engine_module("vllm.utils.torch_utils")._current_stream_tls.value = _STREAM
+        engine_module("vllm.utils.torch_utils")._current_stream_tls.value = DEFAULT
         yield
 
 
