@@ -116,8 +116,8 @@ def late_order(works: Sequence[Issued], late: int) -> list[int]:
         )
         # Of the works that have not run the first given one may always run: what it waits for was
         # given before it. So where no other stream's may, the late stream's next one does.
-        index = min(ready, default=None)
-        if index is None:
+        index = min(ready, default=-1)
+        if index < 0:
             index = late_works[0]
         waiting[works[index].stream].popleft()
         order.append(index)
