@@ -24,7 +24,7 @@ HEALTHY: Mapping[Overlap, Components] = {
 ABOUT: Mapping[Overlap, str] = {
     "": "",
     "pinned": ", pinned inputs",
-    "mirrored": ", pinned inputs and a mirror of lengths on the host",
-    "streams": ", pinned inputs, metadata and a layer on side streams",
+    "mirrored": ", mirrored lengths",
+    "streams": ", side streams",
 }
 """The same in words, behind others."""

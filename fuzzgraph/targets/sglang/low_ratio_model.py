@@ -51,8 +51,8 @@ class LowRatioModel(CompressedModel):
         self._queries = self._query_table(places, fp4_index.query_heads)
         table = torch.cat((self.pos_embed[:, self._keys].float(), self._on_device(places)), 1)
         self._rotations = as_complex(table)
-        publishes = config.index_layer in ("source", "candidates")
-        own = self._own_indexer(is_candidate_source=publishes)
+        self._publishes = config.index_layer in ("source", "candidates")
+        own = self._own_indexer(is_candidate_source=self._publishes)
         self.source = self._sources(0, compressor=self._own_compressor(), indexer=own)
         self.before: Any = None
         self.reader: Any = None
@@ -191,6 +191,8 @@ class LowRatioModel(CompressedModel):
             backend, embedded, *tokens = given
             x = embedded[:, self._keys].to(torch.bfloat16).contiguous()
             self._run_sources(self.reader, self._reader_queries, backend, x, *tokens)
+        elif self._publishes:
+            _wait_for_candidates(given[0])
 
     def _past_index(
         self, content: Content, slots: torch.Tensor, tokens: IntArray, positions: IntArray
@@ -202,3 +204,12 @@ class LowRatioModel(CompressedModel):
         where = slots // size, slots % size
         yield rows, where, torch.from_numpy(numbers).to(rows.device)
         yield scales, where, torch.from_numpy(exponents).to(scales.device)
+
+
+def _wait_for_candidates(backend: Any) -> None:
+    """As the next layer's indexer does first, without which no model has one that leaves
+    candidates: they are made on a stream of their own (sglang v41_indexer/sparse_table.py)."""
+    published = getattr(backend.forward_metadata, "candidate_metadata", None)
+    ready = getattr(published, "ready", None)
+    if ready is not None:
+        torch.cuda.current_stream().wait_event(ready)
