@@ -2,8 +2,8 @@
 
 The release's own runner pads the tokens of a prefill to a captured count and replays what lies
 between the breaks; at each break its Triton attention runs anew, on a CPU in Triton's interpreter.
-Outputs, buffers and metadata are judged. The model is one layer of the engine's `RadixAttention`, or
-two where one of them has a sliding window, with the hybrid pool or the one of virtual pages.
+Outputs, buffers and metadata are judged. The model is a layer of the engine's `RadixAttention`, and
+a second one behind a sliding window, on the hybrid pool or on that of virtual pages.
 """
 
 from __future__ import annotations
