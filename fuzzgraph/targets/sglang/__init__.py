@@ -88,7 +88,7 @@ TARGETS = (
          releases="0.5.12 on"),
     _row("multi-layer-draft-extend", "backends.multi_layer", "LayersTarget", backend="fa3"),
     _row("multi-layer-deepep", "backends.multi_layer", "LayersTarget", backend="triton",
-         exchange="deepep", releases="0.5.15 on"),
+         exchange="deepep", releases="0.5.16 on"),
     *(
         _row(f"{backend}-multi-layer", "backends.multi_layer", "LayersTarget",
              backend=backend, releases="0.5.15 on")

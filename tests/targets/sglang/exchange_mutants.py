@@ -67,5 +67,8 @@ extended_drafts_without_their_mode = _changed(
     lambda: DraftTarget("sglang-eagle-draft-extend", "draft_extend"), _EXTEND, "execute", _REPLAY
 )
 layers_without_their_mode = _changed(
-    lambda: LayersTarget("sglang-multi-layer-deepep", "triton", "deepep"), _LAYERS, "replay", _REPLAY
+    lambda: LayersTarget("sglang-multi-layer-deepep", "triton", "deepep"),
+    _LAYERS,
+    "replay",
+    _REPLAY,
 )

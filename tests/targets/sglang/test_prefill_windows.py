@@ -34,7 +34,7 @@ def _alone(config: EngineConfig) -> bool:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "version"),
-    [("breakable", "0.5.12"), ("breakable", _NEWEST), ("piecewise", "0.5.13")],
+    [("breakable", "0.5.13"), ("breakable", _NEWEST), ("piecewise", "0.5.13")],
 )
 def test_a_window_has_slots_of_its_own_pool(workers: Workers, kind: str, version: str) -> None:
     assert workers.findings(version, _case(kind), f"sglang-{kind}-prefill") == ()
@@ -81,6 +81,12 @@ def test_drawn_cases_find_what_a_replay_does_not_bind(workers: Workers) -> None:
     )
     target = f"{_MUTANTS}unbound_replay"
     assert any(workers.findings(_NEWEST, case, target) for case in drawn)
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+def test_releases_whose_pool_is_told_of_slots_have_no_such_prompts(workers: Workers) -> None:
+    assert "0.5.13" in workers.skipped("0.5.12", _case("breakable"), "sglang-breakable-prefill")
 
 
 @pytest.mark.sglang

@@ -49,7 +49,10 @@ class DotsDraftExtendTarget(DraftExtendTarget):
     def __init__(self, name: str, backend: str = "dots") -> None:
         super().__init__(name, backend)
         self.capabilities = self.capabilities.replace(
-            later_stages=False, min_draft_tokens=DRAFTS, layer_types=False
+            later_stages=False,
+            min_draft_tokens=DRAFTS,
+            layer_types=False,
+            state_tracking=False,  # its model has no recurrent layers
         )
 
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> DotsDraftExtendSession:

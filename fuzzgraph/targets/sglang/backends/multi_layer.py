@@ -81,6 +81,8 @@ class LayersTarget(DraftExtendTarget):
         beside = ", experts exchanged by DeepEP" if exchange else ""
         self.about = f"{self.backend.name}, multi-layer EAGLE's draft_extend graphs{beside}"
         self._session = _ExchangingSession if exchange else LayersSession
+        if exchange:
+            self.also_stood_in_for = (*self.also_stood_in_for, "DeepEP's memory")
         self.capabilities = self.capabilities.replace(
             **_OF_ONE_RANK, capture_beyond_pool=backend == "fa3", chained_layers=True
         )

@@ -46,7 +46,8 @@ _TOO_MUCH = "sglang PrefillCudaGraphRunner.can_run_graph: at most {} times the t
 _ONE_REQUEST = "sglang 0.5.11 BreakableCudaGraphRunner.can_run: no graph for several requests"
 
 _OF_WINDOW = ("window_kv_indptr", "window_kv_indices", "swa_out_cache_loc")
-"""What Triton's kernels read of a layer behind a window; slots to write from 0.5.13 on."""
+"""What Triton's kernels read of a layer behind a window."""
+_WINDOWS = 0, 5, 13
 _BY_TOKEN = ("input_ids", "positions", "out_cache_loc")
 _BY_REQUEST = {
     "req_pool_indices": "req_pool_indices",
@@ -146,6 +147,9 @@ class PrefillSession(RunnerSession):
         if config.image_len and kind is BREAKABLE and is_before((0, 5, 12)):
             # Its graphs hold what surrounds the body too, and so no embeddings of images.
             raise NotInRelease("images are driven from sglang 0.5.12 on")
+        if config.swa_window and is_before(_WINDOWS):
+            # Before, slots behind a window are put in the pool itself.
+            raise NotInRelease("prompts behind a window are driven from sglang 0.5.13 on")
         if config.dp_size > 1 and is_before(self.ranks_since):
             since = ".".join(map(str, self.ranks_since))
             raise NotInRelease(
