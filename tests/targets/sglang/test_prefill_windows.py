@@ -19,7 +19,8 @@ _KINDS = ("breakable", "full")
 def _case(kind: str, **settings: Any) -> Case:
     """Prompts behind pasts that are longer than the window, and shorter."""
     given: dict[str, Any] = {"swa_window": 3, "page_size": 4, "max_context_len": 32}
-    given |= {"prefill_slots": 3} if kind == "full" else {}
+    if kind == "full":
+        given |= {"prefill_slots": 3, "page_size": 2}
     steps = (((0, 9, 2), (1, 0, 5)), ((0, 11, 3), (2, 2, 1)), ((1, 5, 8),))
     return prefill_case(kind, *steps, **given, **settings)
 
@@ -106,7 +107,7 @@ def test_piecewise_graphs_have_no_virtual_pages() -> None:
 def test_one_memory_needs_a_layer_behind_a_window(kind: str) -> None:
     config = EngineConfig(
         modes=("prefill",), capture_bs=(), capture_tokens=(4,), prefill_runner=kind,
-        page_size=4, max_context_len=16, virtual_pages=True,
+        page_size=16, max_context_len=16, virtual_pages=True,
         prefill_slots=2 if kind == "full" else 0,
     )  # fmt: skip
     assert "layers of two kinds" in str(open_target(f"sglang-{kind}-prefill").unsupported(config))
