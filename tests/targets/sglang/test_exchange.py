@@ -21,9 +21,10 @@ FLAG = "dispatched_as_prompts"
 def _beside_ranks() -> Case:
     """A step without a graph, whose batch is padded for the larger rank."""
     config = EngineConfig(capture_bs=(2, 4), max_context_len=32, dp_size=2)
-    steps = tuple(
-        ReplayStep(rows=(BatchRow(request=0, seq_len=length),), other_ranks=(3,), via=via)
-        for length, via in ((5, "graph"), (6, "eager"))
+    rows = [(BatchRow(request=0, seq_len=length),) for length in (5, 6)]
+    steps = (
+        ReplayStep(rows=rows[0], other_ranks=(3,)),
+        ReplayStep(rows=rows[1], other_ranks=(3,), via="eager"),
     )
     return validate(Case(schema_version=1, config=config, steps=steps))
 

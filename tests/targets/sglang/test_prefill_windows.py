@@ -104,7 +104,7 @@ def test_piecewise_graphs_have_no_virtual_pages() -> None:
 
 
 @pytest.mark.parametrize("kind", _KINDS)
-def test_one_memory_needs_a_layer_behind_a_window(kind: str) -> None:
+def test_one_memory_needs_a_layer_behind_a_window(kind: Any) -> None:
     config = EngineConfig(
         modes=("prefill",), capture_bs=(), capture_tokens=(4,), prefill_runner=kind,
         page_size=16, max_context_len=16, virtual_pages=True,
