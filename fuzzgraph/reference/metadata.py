@@ -243,6 +243,24 @@ def _expert_counts(batch: Batch, config: EngineConfig, _: int) -> IntArray:
     return expert_counts(batch, config)
 
 
+def _computes_prompts(batch: Batch, config: EngineConfig, _: int) -> IntArray:
+    """1 where any data-parallel rank computes prompts in this step."""
+    return np.array([int(batch.others_prefill or batch.mode == "prefill")])
+
+
+def _exchanges_at_once(batch: Batch, config: EngineConfig, _: int) -> IntArray:
+    """1 where experts exchange tokens by kernels of low latency: those of few tokens of each rank,
+    which neither prompts nor extended drafts count as."""
+    if "draft_extend" in config.modes:
+        return np.zeros(1, dtype=np.int64)
+    return 1 - _computes_prompts(batch, config, 0)
+
+
+def _nothing_left(batch: Batch, config: EngineConfig, _: int) -> IntArray:
+    """0: of what an earlier step has left nothing may be there."""
+    return np.zeros(1, dtype=np.int64)
+
+
 # By name; numbers follow behind colons: a step of a draft, as in 'draft_lens:2', or a count.
 _TRUTHS: dict[str, Callable[..., IntArray]] = {
     "last_page_lens": _last_page_lens,
@@ -277,4 +295,7 @@ _TRUTHS: dict[str, Callable[..., IntArray]] = {
     "chosen_experts": _chosen_experts,
     "local_experts": _local_experts,
     "expert_counts": _expert_counts,
+    "computes_prompts": _computes_prompts,
+    "exchanges_at_once": _exchanges_at_once,
+    "nothing_left": _nothing_left,
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, group_configs
 from fuzzgraph.layout import plan
 from fuzzgraph.observation import Field
@@ -35,3 +37,26 @@ def test_of_chunks_the_last_one_of_each_row_counts() -> None:
     field = fields.lengths("seqused_k", fill=1, repeats="chunk_lens")
     found = live_truth(field, batch, config)
     assert found is not None and found.tolist() == [1, 3, 4, 4, 1]
+
+
+def _of_exchange(step: ReplayStep, **settings: Any) -> list[int]:
+    """Whether any rank computes prompts, and whether experts exchange at once."""
+    config = EngineConfig(dp_size=2, **settings)
+    (batch,) = plan(Case(schema_version=1, config=config, steps=(step,)))
+    names = "computes_prompts", "exchanges_at_once"
+    found = [live_truth(fields.value("flag", repeats=name), batch, config) for name in names]
+    return [int(each[0]) for each in found if each is not None]
+
+
+def test_experts_exchange_at_once_unless_a_rank_computes_prompts() -> None:
+    row = BatchRow(request=0, seq_len=3)
+    alone = ReplayStep(rows=(row,), other_ranks=(2,))
+    beside = ReplayStep(rows=(row,), other_ranks=(2,), others_prefill=True)
+    assert _of_exchange(alone) == [0, 1]
+    assert _of_exchange(beside) == [1, 0]
+
+
+def test_a_draft_extend_counts_as_prompts_for_an_exchange() -> None:
+    row = BatchRow(request=0, seq_len=5, new_tokens=2)
+    step = ReplayStep(mode="draft_extend", rows=(row,), other_ranks=(2,))
+    assert _of_exchange(step, modes=("draft_extend",), draft_tokens=2) == [0, 0]

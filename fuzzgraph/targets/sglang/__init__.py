@@ -87,6 +87,8 @@ TARGETS = (
     _row("frozen-kv-mtp", "runners.eagle_draft", "DraftTarget", kind="frozen",
          releases="0.5.12 on"),
     _row("multi-layer-draft-extend", "backends.multi_layer", "LayersTarget", backend="fa3"),
+    _row("multi-layer-deepep", "backends.multi_layer", "LayersTarget", backend="triton",
+         exchange="deepep", releases="0.5.16 on"),
     *(
         _row(f"{backend}-multi-layer", "backends.multi_layer", "LayersTarget",
              backend=backend, releases="0.5.15 on")
@@ -151,6 +153,8 @@ TARGETS = (
     _row("mamba-verify", "backends.mamba2", "Mamba2Target", mode="target_verify"),
     _row("dots", "backends.dots", "DotsTarget", mode="decode", releases="0.5.19 on"),
     _row("dots-verify", "backends.dots", "DotsTarget", mode="target_verify", releases="0.5.19 on"),
+    _row("dots-draft-extend", "backends.dots_draft_extend", "DotsDraftExtendTarget",
+         releases="0.5.19 on"),
     _row("minicpm", "backends.minicpm", "MinicpmTarget", mode="decode", releases="0.5.19 on"),
     _row("minimax", "backends.minimax", "MinimaxTarget", mode="decode", releases="0.5.16 on"),
     _row("minimax-flashinfer", "backends.minimax", "MinimaxFlashInferTarget", mode="decode",

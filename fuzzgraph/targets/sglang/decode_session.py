@@ -21,12 +21,13 @@ from fuzzgraph.case import (
 from fuzzgraph.observation import BatchPart, Observation
 from fuzzgraph.ports import GraphEngine, Pools
 from fuzzgraph.row_mixing import mixed_outputs
-from fuzzgraph.targets.sglang import split_backends
+from fuzzgraph.targets.sglang import split_backends, two_batches
 from fuzzgraph.targets.sglang.attention_model import (
     AttentionModel,
     in_forward_context,
     outputs_in,
 )
+from fuzzgraph.targets.sglang.expert_exchange import DEEPEP, DIRTY, LOW_LATENCY, ExpertExchange
 from fuzzgraph.targets.sglang.fields import RANK_COUNTS
 from fuzzgraph.targets.sglang.forward_batch.data_ranks import pad_for_ranks
 from fuzzgraph.targets.sglang.forward_batch.decode import forward_batch
@@ -40,7 +41,6 @@ from fuzzgraph.targets.sglang.runners.decode import (
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner, model_runner
 from fuzzgraph.targets.sglang.stubs.reservation import reservation
 from fuzzgraph.targets.sglang.stubs.server_args import context_len
-from fuzzgraph.targets.sglang.two_batches import open_backends
 from fuzzgraph.world import Batch
 
 BY_TOKEN = ("input_ids", "positions", "out_cache_loc", "mrope_positions")
@@ -98,7 +98,9 @@ class DecodeSession(RunnerSession):
     """Whether the model computes tokens of other ranks, and so runs where there are no own ones."""
     pads_for_ranks = True
     """Whether what runs without a graph beside other ranks is driven as the engine pads it."""
-    compared_at_capture: tuple[str, ...] = ("num_token_non_padded", *RANK_COUNTS, "encoder_lens")
+    compared_at_capture: tuple[str, ...] = (
+        "num_token_non_padded", *RANK_COUNTS, "encoder_lens", LOW_LATENCY, DIRTY,
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -114,6 +116,9 @@ class DecodeSession(RunnerSession):
         self._config = config
         if config.two_batch_overlap:  # see `_shown_metadata`
             self.fields = tuple(field for field in self.fields if field.name in self.inputs)
+        deepep = {**two_batches.arguments(config), **arguments}.items() >= DEEPEP.items()
+        self._exchange = ExpertExchange(config, deepep=deepep)
+        self.fields = (*self.fields, *self._exchange.fields)
         self._last_batch: Any = None
         self._outputs: Any = None
         self._verifies = config.modes == ("target_verify",)
@@ -132,7 +137,7 @@ class DecodeSession(RunnerSession):
             self._model_runner.model = model
             self._reservation = reservation(config, self._model_runner)
             opened = partial(self._open_backend, self._model_runner)
-            self.backend = open_backends(
+            self.backend = two_batches.open_backends(
                 config, partial(split_backends.open_split, config, self._model_runner, opened)
             )
             if self._attention is not None:
@@ -235,6 +240,7 @@ class DecodeSession(RunnerSession):
 
     def capture(self) -> None:
         with self.engine_runs():
+            self._exchange.begin()
             super().capture()
 
     @property
@@ -271,12 +277,14 @@ class DecodeSession(RunnerSession):
 
     def values_at_capture(self, key: Hashable) -> dict[str, torch.Tensor]:
         names = [name for name in self.compared_at_capture if name in self.inputs]
-        return {name: self._input(name, size_of(key)).clone() for name in names}
+        inputs = {name: self._input(name, size_of(key)).clone() for name in names}
+        return {**inputs, **self._exchange.of_graph()}
 
     def used_buffers(self, batch: Batch, rows: int, tokens: int) -> dict[str, torch.Tensor]:
         """Optional inputs are read only by a batch that has them."""
         absent = "mrope_positions" if batch.mrope is None else ""
-        return {name: self._input(name, rows).clone() for name in self.inputs if name != absent}
+        used = {name: self._input(name, rows).clone() for name in self.inputs if name != absent}
+        return {**used, **self._exchange.of_graph()}
 
     def used_metadata(
         self, batch: Batch, buffers: Mapping[str, torch.Tensor]
@@ -286,7 +294,7 @@ class DecodeSession(RunnerSession):
         given = self._last_batch
         padded = _ROW_INPUTS if self._padded_eagerly else ()
         inputs = {name: getattr(given, name).clone() for name in padded}
-        return {**inputs, **self._shown_use(given.seq_lens)}
+        return {**inputs, **self._shown_use(given.seq_lens), **self._exchange.of_forward()}
 
     def declined(self, batch: Batch) -> str:
         if batch.others_prefill:
@@ -300,6 +308,7 @@ class DecodeSession(RunnerSession):
         self.ran_eagerly = False  # until the runner says otherwise
         with self.engine_runs(batch):
             self._use()
+            self._exchange.leave_earlier(batch)
             self._last_batch = self._given(batch)
             # The model runner asks `can_run` before it takes the graph, and goes eager otherwise.
             self.ran_eagerly = not self.runner.can_run(self._last_batch)
@@ -318,7 +327,10 @@ class DecodeSession(RunnerSession):
         self.ran_eagerly = True
         with self.engine_runs(batch):
             self._use()
+            self._exchange.leave_earlier(batch)
             self._last_batch = self._given(batch)
+            # A reference for a graph has no flag to compare with.
+            self._exchange.tells = batch.via == "eager" or not self.runner.can_run(self._last_batch)
             self._forward_eagerly()
 
     def _given(self, batch: Batch) -> Any:
@@ -336,6 +348,7 @@ class DecodeSession(RunnerSession):
         if self._padded_eagerly:
             with in_forward_context(self.backend, given):
                 self._pad_for_ranks(given)
+            self._exchange.note_flag()
         self._prepare_eagerly()
         self._outputs = None
         if self._attention is not None and (given.batch_size or self.computes_for_others):

@@ -33,6 +33,11 @@ Attend = Callable[[torch.Tensor, torch.Tensor, Any], torch.Tensor]
 """Token ids, positions and the engine's batch -> [tokens, columns]."""
 
 
+def arguments(config: EngineConfig) -> dict[str, Any]:
+    """Of a server with this config, beyond those of any."""
+    return dict(ARGUMENTS) if config.two_batch_overlap else {}
+
+
 def open_backends(config: EngineConfig, opened: Callable[[], Any]) -> Any:
     """The backend that `opened` gives; where batches are cut, the engine's own over three."""
     if not config.two_batch_overlap:

@@ -7,6 +7,7 @@ from typing import Any
 
 from fuzzgraph.case import Mode
 from fuzzgraph.targets.sglang.backends.dots import DotsTarget
+from fuzzgraph.targets.sglang.backends.dots_draft_extend import DotsDraftExtendTarget
 from tests.targets.sglang.changed_kernels import change_kernel
 from tests.targets.sglang.changed_lines import change_line, change_line_elsewhere
 from tests.targets.sglang.planted import with_changed_sessions
@@ -123,3 +124,36 @@ heads_before_tokens = _planted(
     "bs, num_heads, s_q, gather_len\n    ).transpose(1, 2).contiguous()\n",
     "target_verify",
 )
+
+
+def _extending(change: Callable[[Any], None]) -> DotsDraftExtendTarget:
+    return with_changed_sessions(DotsDraftExtendTarget("sglang-dots-draft-extend"), change)
+
+
+def extends_by_pages_of_the_other_layer() -> DotsDraftExtendTarget:
+    line = "block_table = metadata.{}page_table"
+    return _extending(
+        lambda session: change_line(
+            session.backend, "forward_swa_mla_absorbed", line.format("swa_"), line.format("")
+        )
+    )
+
+
+def extends_see_later_tokens() -> DotsDraftExtendTarget:
+    lines = "(kv_pos <= q_pos)", "(kv_pos <= q_pos + 1)"
+    return _extending(
+        lambda session: change_kernel(session, _KERNELS, "_apply_swa_score_mask_kernel", *lines)
+    )
+
+
+def extends_keep_the_window_of_the_capture() -> DotsDraftExtendTarget:
+    """What a replay is handed does not reach the wrapped backend."""
+    line = "self.backend.init_forward_metadata_out_graph(\n                forward_batch"
+    return _extending(
+        lambda session: change_line(
+            session.backend,
+            "init_forward_metadata_out_graph",
+            line,
+            f"in_capture and {line}",
+        )
+    )

@@ -8,7 +8,7 @@ import pytest
 
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, validate
 from fuzzgraph.targets import open_target
-from tests.targets.sglang.released import Workers, decode_case
+from tests.targets.sglang.released import Workers, decode_case, generated
 
 DECODE, VERIFY = "sglang-dots", "sglang-dots-verify"
 MUTANTS = "tests.targets.sglang.dots_mutants"
@@ -122,3 +122,42 @@ def test_other_models_are_refused(changed: dict[str, Any], why: str) -> None:
     config = EngineConfig(**{**MODEL, **changed})
     target = VERIFY if "modes" in changed else DECODE
     assert why in str(open_target(target).unsupported(config))
+
+
+EXTEND = "sglang-dots-draft-extend"
+
+
+def extends(*, ranks: bool = False) -> list[Case]:
+    """Drawn for the target: draft-extends of a rank alone, or of one beside others."""
+
+    def wanted(config: EngineConfig) -> bool:
+        return (config.dp_size > 1) == ranks
+
+    return generated(EXTEND, wanted, blocks=20, each=60, enough=8)
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize("version", [SINCE, NEWEST])
+@pytest.mark.parametrize("ranks", [False, True])
+def test_both_layers_of_a_draft_extend_are_right(
+    workers: Workers, version: str, ranks: bool
+) -> None:
+    drawn = extends(ranks=ranks)
+    assert drawn
+    assert [workers.findings(version, case, EXTEND) for case in drawn] == [()] * len(drawn)
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "planted",
+    [
+        "extends_by_pages_of_the_other_layer",
+        "extends_see_later_tokens",
+        "extends_keep_the_window_of_the_capture",
+    ],
+)
+def test_a_bug_planted_in_draft_extends_is_found(workers: Workers, planted: str) -> None:
+    target = f"{MUTANTS}:{planted}"
+    assert any(workers.findings(NEWEST, case, target) for case in extends())

@@ -19,24 +19,26 @@ from fuzzgraph.targets.sglang.backends.attention_backend import (
     BackendTarget,
 )
 from fuzzgraph.targets.sglang.backends.fa3 import FA3_MLA
+from fuzzgraph.targets.sglang.latent_window_draft_model import LatentWindowDraftModel
 from fuzzgraph.targets.sglang.latent_window_model import LatentWindowModel
 from fuzzgraph.targets.sglang.release import engine_module
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 
-__all__ = ["DOTS", "DotsSession", "DotsTarget"]
+__all__ = ["DOTS", "DRAFTS", "WRAPPER", "DotsSession", "DotsTarget"]
 
-_WRAPPER = f"{ATTENTION}.dots_hybrid_backend"
+WRAPPER = f"{ATTENTION}.dots_hybrid_backend"
 _PAGE = 64
 """sglang dots_hybrid_backend.py, forward_swa_mla_absorbed."""
-_DRAFTS = 4
-"""Tokens of a verify's row that the masks are made for (sglang swa_mla_fallback/forward.py)."""
+DRAFTS = 4
+"""Tokens of a row with several that masks are made for (sglang swa_mla_fallback/forward.py)."""
 
 
 def _refuses(config: EngineConfig) -> str | None:
     if not config.swa_window:
         return "the model has a layer behind a window: swa_window must be positive"
-    if "target_verify" in config.modes and config.draft_tokens != _DRAFTS:
-        return f"draft_tokens={config.draft_tokens}: rows of a verify have {_DRAFTS} tokens"
+    several = {"target_verify", "draft_extend"} & set(config.modes)
+    if several and config.draft_tokens != DRAFTS:
+        return f"draft_tokens={config.draft_tokens}: rows with drafts have {DRAFTS} tokens"
     return None
 
 
@@ -55,6 +57,7 @@ DOTS = replace(
     refuses=_refuses,
     adapt=_dots_model,
     model=LatentWindowModel,
+    draft_model=LatentWindowDraftModel,
     beside=(),
     stood_in_for=("FlashAttention 3 and its planner, by models", "projections and the gate"),
     more=(("swa_only", True), ("swa_page_sizes", (0,))),
@@ -66,7 +69,7 @@ class DotsSession(BackendSession):
 
     def _open_backend(self, runner: ModelRunner) -> Any:
         latent = super()._open_backend(runner)
-        return engine_module(_WRAPPER).wrap_dots_attention_backend(runner, latent)
+        return engine_module(WRAPPER).wrap_dots_attention_backend(runner, latent)
 
 
 class DotsTarget(BackendTarget):
@@ -75,11 +78,11 @@ class DotsTarget(BackendTarget):
     def __init__(self, name: str, mode: Mode) -> None:
         super().__init__(name, DOTS, mode)
         self.capabilities = self.capabilities.replace(
-            later_stages=False, two_batch_overlap=False, min_draft_tokens=_DRAFTS
+            later_stages=False, two_batch_overlap=False, min_draft_tokens=DRAFTS
         )
 
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> DotsSession:
         return DotsSession(config, graphs, self.backend)
 
     def modules(self) -> tuple[str, ...]:
-        return (*super().modules(), _WRAPPER)
+        return (*super().modules(), WRAPPER)

@@ -30,6 +30,7 @@ from fuzzgraph.targets.sglang.backends.draft_extend import DraftExtendSession, D
 from fuzzgraph.targets.sglang.backends.recording import watched
 from fuzzgraph.targets.sglang.draft_model import DraftModel
 from fuzzgraph.targets.sglang.excuses.drafts import LAYERS_EXCUSES, OWN_INPUTS_EXCUSES
+from fuzzgraph.targets.sglang.expert_exchange import DEEPEP
 from fuzzgraph.targets.sglang.forward_batch.decode import engine_tensor
 from fuzzgraph.targets.sglang.judged_pools import judged_pools
 from fuzzgraph.targets.sglang.release import engine_module, is_before
@@ -75,9 +76,13 @@ class LayersTarget(DraftExtendTarget):
     later = MappingProxyType(_LATER)
     first = (0, 5, 9)
 
-    def __init__(self, name: str, backend: str) -> None:
+    def __init__(self, name: str, backend: str, exchange: str = "") -> None:
         super().__init__(name, backend)
-        self.about = f"{self.backend.name}, multi-layer EAGLE's draft_extend graphs"
+        beside = ", experts exchanged by DeepEP" if exchange else ""
+        self.about = f"{self.backend.name}, multi-layer EAGLE's draft_extend graphs{beside}"
+        self._session = _ExchangingSession if exchange else LayersSession
+        if exchange:
+            self.also_stood_in_for = (*self.also_stood_in_for, "DeepEP's memory")
         self.capabilities = self.capabilities.replace(
             **_OF_ONE_RANK, capture_beyond_pool=backend == "fa3", chained_layers=True
         )
@@ -96,13 +101,15 @@ class LayersTarget(DraftExtendTarget):
             self.excuses = OWN_INPUTS_EXCUSES
 
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> LayersSession:
-        return LayersSession(config, graphs, self._kind, self.backend)
+        return self._session(config, graphs, self._kind, self.backend)
 
 
 class LayersSession(DraftExtendSession):
     """The runner of several draft layers and the backends that attend."""
 
     runner: MultiLayerRunnerDriver
+    exchange: Mapping[str, Any] = MappingProxyType({})
+    """Arguments of a server whose experts exchange tokens."""
     least_accepted = 1  # as a server's rows have: up to 0.5.14 a layer's inputs follow from it
     _layers: tuple[DraftLayer, ...]
     _found: list[LayerOutputs]
@@ -122,6 +129,9 @@ class LayersSession(DraftExtendSession):
         assert self._model is not None
         self._layers = (DraftLayer(runner, self._model, first), *further)
         return first
+
+    def _exchange_arguments(self, config: EngineConfig) -> Mapping[str, Any]:
+        return self.exchange
 
     @property
     def _further(self) -> range:
@@ -236,3 +246,10 @@ class LayersSession(DraftExtendSession):
     def _forward_eagerly(self) -> None:
         assert self._batch is not None
         self._found = self.runner.run_eagerly(self._batch, self._last_batch)
+
+
+class _ExchangingSession(LayersSession):
+    """The same on a server with DeepEP, whose experts here are one rank's. Logits are of all tokens
+    there: what is gathered for other ranks is not pruned."""
+
+    exchange = DEEPEP

@@ -38,6 +38,7 @@ from fuzzgraph.targets.sglang.decode_session import (
 )
 from fuzzgraph.targets.sglang.draft_model import DraftModel, UnattendedModel
 from fuzzgraph.targets.sglang.excuses.drafts import DRAFT_EXCUSES
+from fuzzgraph.targets.sglang.expert_exchange import DEEPEP, DIRTY, LOW_LATENCY
 from fuzzgraph.targets.sglang.forward_batch.data_ranks import forget_ranks
 from fuzzgraph.targets.sglang.forward_batch.draft import (
     draft_batch,
@@ -183,7 +184,7 @@ class DraftSession(DecodeSession):
     runner: DraftRunnerDriver
     attends_on = FA3
     """The backend of those that compute."""
-    compared_at_capture = (COUNTED,)
+    compared_at_capture = (COUNTED, LOW_LATENCY, DIRTY)
     least_accepted = 0
     """Accepted tokens that a row of a draft-extend is said to have at least."""
 
@@ -224,7 +225,7 @@ class DraftSession(DecodeSession):
             backend=backend,
             drafts=True,
             model=self._model or self._bare,
-            arguments=self._server_arguments(config),
+            arguments={**self._server_arguments(config), **self._exchange_arguments(config)},
         )
         self.inputs = [name for name in self.inputs if hasattr(self.runner.buffers, name)]
         if self._model is not None and self._extends:
@@ -256,6 +257,10 @@ class DraftSession(DecodeSession):
         else:
             return {}
         return {"speculative_num_steps": steps, "speculative_num_draft_tokens": steps + 1}
+
+    def _exchange_arguments(self, config: EngineConfig) -> Mapping[str, Any]:
+        """Of how experts exchange tokens: with DeepEP beside data-parallel ranks."""
+        return DEEPEP if config.dp_size > 1 else {}
 
     def _computes(self, config: EngineConfig) -> bool:
         """Whether the draft model attends."""

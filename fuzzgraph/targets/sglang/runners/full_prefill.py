@@ -51,6 +51,7 @@ from fuzzgraph.targets.sglang.runners.prefill_session import (
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 from fuzzgraph.targets.sglang.stubs.platform import cuda_server
 from fuzzgraph.targets.sglang.target import SglangTarget
+from fuzzgraph.targets.sglang.unified_pool import refused_virtual_pages
 from fuzzgraph.world import Batch
 
 _SENTINELS = (
@@ -91,6 +92,7 @@ class FullPrefillTarget(SglangTarget):
         max_head_dim=16,
         max_tp_size=4,
         swa_window=True,
+        virtual_pages=True,
         layer_types=True,
         images=True,
         prefix_by_group=False,
@@ -109,7 +111,7 @@ class FullPrefillTarget(SglangTarget):
         if largest > most:
             # sglang cuda_graph_setup.py keeps no graph of more tokens.
             return f"no graph has {largest} tokens: {config.prefill_slots} slots end at {most}"
-        return None
+        return refused_virtual_pages(config, self.capabilities)
 
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> FullPrefillSession:
         return FullPrefillSession(config, graphs, FULL)

@@ -70,6 +70,7 @@ class LatentPrefillTarget(FullPrefillTarget):
             max_dp_size=1,
             idle_alone=True,
             swa_window=False,
+            virtual_pages=False,
             layer_types=False,
             images=False,
             kv_chunk_capacities=_CAPACITIES,

@@ -173,6 +173,8 @@ class _WithHead(SglangTarget):
 class LogitsPrefillTarget(_WithHead, PrefillTarget):
     """A model's head behind breakable graphs of the sglang release that this process holds."""
 
+    windows = False
+
     def __init__(self, name: str) -> None:
         super().__init__(name, "breakable")
         self.about = "logits, hidden states and logprobs behind breakable prefill graphs"

@@ -2,7 +2,8 @@
 
 The release's own runner pads the tokens of a prefill to a captured count and replays what lies
 between the breaks; at each break its Triton attention runs anew, on a CPU in Triton's interpreter.
-Outputs, buffers and metadata are judged. The model is one layer of the engine's `RadixAttention`.
+Outputs, buffers and metadata are judged. The model is a layer of the engine's `RadixAttention`, and
+a second one behind a sliding window, on the hybrid pool or on that of virtual pages.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from fuzzgraph.targets.sglang.runners.prefill_cuda_graph_runner import (
 )
 from fuzzgraph.targets.sglang.runners.prefill_session import PrefillSession
 from fuzzgraph.targets.sglang.target import SglangTarget
+from fuzzgraph.targets.sglang.unified_pool import refused_virtual_pages
 
 
 class PrefillTarget(SglangTarget):
@@ -32,6 +34,8 @@ class PrefillTarget(SglangTarget):
 
     any_page_size = True
     excuses = PREFILL_EXCUSES
+    windows = True
+    """Whether models have layers behind a sliding window."""
 
     def __init__(self, name: str, kind: str) -> None:
         self.name = name
@@ -55,6 +59,14 @@ class PrefillTarget(SglangTarget):
             row_mixings=ROW_MIXINGS,
             images=True,
         )
+        if self.windows:
+            self.capabilities = self.capabilities.replace(
+                swa_window=True,
+                # Releases with piecewise graphs get physical pages times a factor.
+                virtual_pages=self._kind is BREAKABLE,
+                layer_types=True,
+                prefix_by_group=False,
+            )
         if self._kind is BREAKABLE:
             self.capabilities = self.capabilities.replace(modes=("prefill", "idle"), **DATA_RANKS)
 
@@ -65,7 +77,7 @@ class PrefillTarget(SglangTarget):
         if config.capture_tokens[-1] > most:
             # From 0.5.22 on the engine captures as many requests as the tokens need.
             return f"no batch has {config.capture_tokens[-1]} tokens: the pool ends at {most}"
-        return None
+        return refused_virtual_pages(config, self.capabilities)
 
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> PrefillSession:
         return PrefillSession(config, graphs, self._kind)

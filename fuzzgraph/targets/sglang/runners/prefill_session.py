@@ -22,6 +22,7 @@ from fuzzgraph.targets.sglang.attention_model import (
     outputs_in,
 )
 from fuzzgraph.targets.sglang.backends.triton import triton_backend
+from fuzzgraph.targets.sglang.fields import window_fields
 from fuzzgraph.targets.sglang.forward_batch.gathered_tokens import load_model_runner
 from fuzzgraph.targets.sglang.forward_batch.prefill import prefill_batch
 from fuzzgraph.targets.sglang.image_model import with_images
@@ -44,6 +45,9 @@ _PREFIX = "sglang triton_backend.py: the slots that a request had cached before"
 _TOO_MUCH = "sglang PrefillCudaGraphRunner.can_run_graph: at most {} times the tokens are padded"
 _ONE_REQUEST = "sglang 0.5.11 BreakableCudaGraphRunner.can_run: no graph for several requests"
 
+_OF_WINDOW = ("window_kv_indptr", "window_kv_indices", "swa_out_cache_loc")
+"""What Triton's kernels read of a layer behind a window."""
+_WINDOWS = 0, 5, 13
 _BY_TOKEN = ("input_ids", "positions", "out_cache_loc")
 _BY_REQUEST = {
     "req_pool_indices": "req_pool_indices",
@@ -105,12 +109,23 @@ def input_fields(config: EngineConfig) -> tuple[Field, ...]:
     )
 
 
+def _window_fields() -> tuple[Field, ...]:
+    """What kernels of a layer behind a window read. They run at breaks, for the live tokens."""
+    own = {field.name: field for field in window_fields("windowed_past")}
+    return (
+        replace(own["window_kv_indptr"], padding=fields.FREE),
+        own["window_kv_indices"],
+        replace(own["swa_out_cache_loc"], axis="scalar", padding=fields.FREE),
+    )
+
+
 def _fields(config: EngineConfig) -> tuple[Field, ...]:
     return (
         *input_fields(config),
         fields.offsets("qo_indptr", repeats="new_lens", padding=fields.FREE, source=_SUMS),
         fields.offsets("kv_indptr", repeats="cached_lens", padding=fields.FREE, source=_SUMS),
         fields.slot_indices("kv_indices", source=_PREFIX),
+        *(_window_fields() if config.swa_window else ()),
     )
 
 
@@ -132,6 +147,9 @@ class PrefillSession(RunnerSession):
         if config.image_len and kind is BREAKABLE and is_before((0, 5, 12)):
             # Its graphs hold what surrounds the body too, and so no embeddings of images.
             raise NotInRelease("images are driven from sglang 0.5.12 on")
+        if config.swa_window and is_before(_WINDOWS):
+            # Before, slots behind a window are put in the pool itself.
+            raise NotInRelease("prompts behind a window are driven from sglang 0.5.13 on")
         if config.dp_size > 1 and is_before(self.ranks_since):
             since = ".".join(map(str, self.ranks_since))
             raise NotInRelease(
@@ -362,6 +380,9 @@ class PrefillSession(RunnerSession):
         found = {name: getattr(metadata, name) for name in ("qo_indptr", "kv_indptr")}
         found["qo_indptr"] = found["qo_indptr"].int()  # int64 by design, the kernels take either
         found["kv_indices"] = metadata.kv_indices[: found["kv_indptr"][-1]]
+        if self._config.swa_window:
+            of_window = {name: getattr(metadata, name, None) for name in _OF_WINDOW}
+            found |= {name: each for name, each in of_window.items() if each is not None}
         return {name: tensor.clone() for name, tensor in found.items()}
 
 

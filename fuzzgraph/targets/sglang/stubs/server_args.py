@@ -120,12 +120,13 @@ class Configuration:
         if config.virtual_pages:
             more = {**more, "enable_unified_memory": True, "enable_page_major_kv_layout": True}
         more = {**_tracking(config), **_rings(config), **more}
-        if config.two_batch_overlap:
-            values |= two_batches.ARGUMENTS
+        values |= two_batches.arguments(config)
         if config.even_ranks:
             values |= {"moe_a2a_backend": "pplx"}
         values |= split_backends.arguments(config, backend)
         values |= {name: value for name, value in more.items() if is_argument(name)}
+        self.exchanges = "moe_a2a_backend" in values
+        """Whether experts exchange tokens by kernels of a library."""
         self.server_args = _arguments(values)
         if config.state_track_interval and "target_verify" in config.modes:
             # Behind multiples of its kernels' chunk, of 64 tokens, and of the interval a server
@@ -147,9 +148,7 @@ class Configuration:
         if _in_use[-1:] == [self]:
             return
         # What experts are set to outlives a session whose tokens they exchange.
-        exchanged = any(
-            each.config.two_batch_overlap or each.config.even_ranks for each in (*_in_use, self)
-        )
+        exchanged = any(each.exchanges for each in (*_in_use, self))
         _in_use[:] = [self]
         become_rank(self.config, self.everyone)
         if self.config.dp_size > 1:
