@@ -39,6 +39,8 @@ def moe_lora_align_block_size(
     maybe_expert_map: torch.Tensor | None,
     cumsum_buffer: Tensor1,
     token_mask: Tensor1,
+    *,
+    dtype: torch.dtype | None = None,
 ) -> None:
     """For each adapter the places in `topk_ids` of its tokens, by expert, in whole blocks.
 
@@ -53,6 +55,8 @@ def moe_lora_align_block_size(
         num_tokens_post_pad: int32 [max_loras] places in use.
         adapter_enabled: int32 by adapter; lora_ids: int32 [max_loras], -1 for none.
         cumsum_buffer, token_mask: int32, what the kernel computes with.
+        dtype: of ids, for which the kernel is compiled and as which it reads what it is given;
+            None for that of `topk_ids`.
 
     Raises:
         KernelRefused: the real host code refuses such a call.
@@ -78,6 +82,7 @@ def moe_lora_align_block_size(
     launch(
         _ALIGN,
         topk_ids=topk_ids,
+        read_as=dtype or topk_ids.dtype,
         num_experts=num_experts,
         block_size=block_size,
         adapters=max_loras,
@@ -91,6 +96,7 @@ def _run(
     memory: KernelMemory,
     *,
     topk_ids: torch.Tensor,
+    read_as: torch.dtype,
     num_experts: int,
     block_size: int,
     adapters: int,
@@ -105,8 +111,11 @@ def _run(
     lora_ids: torch.Tensor,
     token_mask: torch.Tensor,
 ) -> None:
+    tokens, each = topk_ids.shape
     ids, ends = memory.ints(topk_ids), memory.ints(seg_indptr)
-    tokens, each = ids.shape
+    if read_as != topk_ids.dtype:  # by the address: half of an id, or two of them
+        there = topk_ids.contiguous().view(-1).view(read_as)
+        ids = memory.entries("topk_ids", there, np.arange(ids.size))
     segments = np.arange(len(ends) - 1)
     owners = memory.entries("req_to_lora", req_to_lora, segments)
     for adapter in memory.entries("lora_ids", lora_ids, np.arange(adapters)):

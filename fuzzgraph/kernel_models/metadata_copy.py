@@ -159,9 +159,7 @@ def _copy(
         selected,
     )  # fmt: skip
     if expanded:
-        _copy_optional(
-            memory, "seqlens_expanded", expanded_lens_src, expanded_lens_dst, expanded
-        )
+        _copy_optional(memory, "seqlens_expanded", expanded_lens_src, expanded_lens_dst, expanded)
     if has_pages and pages_src is not None:
         if pages_dst is None:
             _misses(memory, "real_page_table")

@@ -41,6 +41,7 @@ _DTYPES = {
     "bf16_t": torch.bfloat16,
     "fp8_e4m3_t": torch.float8_e4m3fn,
     "uint8_t": torch.uint8,
+    "int8_t": torch.int8,
     "int32_t": torch.int32,
     "int64_t": torch.int64,
 }
@@ -70,7 +71,9 @@ class Compiled:
         rendered = self._argument(names)
         found = number_of(rendered)
         if found is None:
-            raise AdapterUnavailable(f"{names[0]} of this release's kernel is no number: {rendered}")
+            raise AdapterUnavailable(
+                f"{names[0]} of this release's kernel is no number: {rendered}"
+            )
         return found
 
     def dtype(self, *names: str) -> torch.dtype:
