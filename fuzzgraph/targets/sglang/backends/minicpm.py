@@ -51,8 +51,11 @@ _GROUP = 16
 
 
 def _table(compiled: Compiled) -> Any:
-    names = ("kSparseTopK", "kHeadGroup", "kSparseBlockSize")
-    sizes = tuple(map(compiled.number, names))
+    sizes = (
+        compiled.number("kSparseTopK"),
+        compiled.number("kHeadGroup"),
+        compiled.number("kSparseBlockSize"),
+    )
     return functools.partial(pooled_selection.selected_slots, sizes=sizes)
 
 

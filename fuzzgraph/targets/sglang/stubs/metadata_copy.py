@@ -27,15 +27,15 @@ def _once(compiled: Compiled) -> Any:
     mode = compiled.number("FORWARD_MODE")
     if mode not in _MODES:
         raise KernelRefused(f"FORWARD_MODE must be one of {list(_MODES)}; got {mode} (its source)")
-    built = {
-        "mode": mode,
-        "has_pages": bool(compiled.number("HAS_REAL_PAGE_TABLE")),
-        "has_plan": bool(compiled.number("HAS_FLASHMLA")),
-    }
+    pages = bool(compiled.number("HAS_REAL_PAGE_TABLE"))
+    planned = bool(compiled.number("HAS_FLASHMLA"))
 
     def copy(*args: Any) -> None:
         sources, copies = args[:_TENSORS], args[_TENSORS : 2 * _TENSORS]
-        metadata_copy.copy_metadata(sources, copies, *args[2 * _TENSORS :], **built)
+        sizes = args[2 * _TENSORS :]
+        metadata_copy.copy_metadata(
+            sources, copies, *sizes, mode=mode, has_pages=pages, has_plan=planned
+        )
 
     return copy
 
