@@ -12,7 +12,7 @@ from fuzzgraph.kernel_models.arguments import Tensor1, Tensor2
 from fuzzgraph.kernel_models.checks import Call
 from fuzzgraph.kernel_models.expert_blocks import in_blocks
 from fuzzgraph.kernel_models.launch import ModelKernel, launch
-from fuzzgraph.kernel_models.memory import KernelMemory
+from fuzzgraph.kernel_models.memory import Ints, KernelMemory
 
 __all__ = ["moe_lora_align_block_size"]
 
@@ -82,7 +82,7 @@ def moe_lora_align_block_size(
     launch(
         _ALIGN,
         topk_ids=topk_ids,
-        read_as=dtype or topk_ids.dtype,
+        as_compiled=dtype in (None, topk_ids.dtype),
         num_experts=num_experts,
         block_size=block_size,
         adapters=max_loras,
@@ -96,7 +96,7 @@ def _run(
     memory: KernelMemory,
     *,
     topk_ids: torch.Tensor,
-    read_as: torch.dtype,
+    as_compiled: bool,
     num_experts: int,
     block_size: int,
     adapters: int,
@@ -113,9 +113,8 @@ def _run(
 ) -> None:
     tokens, each = topk_ids.shape
     ids, ends = memory.ints(topk_ids), memory.ints(seg_indptr)
-    if read_as != topk_ids.dtype:  # by the address: half of an id, or two of them
-        there = topk_ids.contiguous().view(-1).view(read_as)
-        ids = memory.entries("topk_ids", there, np.arange(ids.size))
+    if not as_compiled:
+        ids = _misread(memory, topk_ids)
     segments = np.arange(len(ends) - 1)
     owners = memory.entries("req_to_lora", req_to_lora, segments)
     for adapter in memory.entries("lora_ids", lora_ids, np.arange(adapters)):
@@ -144,6 +143,14 @@ def _run(
         memory.store(
             "num_tokens_post_pad", num_tokens_post_pad, taken.sum(keepdims=True) * block_size, which
         )
+
+
+def _misread(memory: KernelMemory, ids: torch.Tensor) -> Ints:
+    """As many ids by their address, of the other width: a half of each, or two in one."""
+    flat = ids.flatten().clone()
+    other = torch.int32 if ids.dtype == torch.int64 else torch.int64
+    whole = flat[: len(flat) // 2 * 2] if other == torch.int64 else flat
+    return memory.entries("topk_ids", whole.view(other), np.arange(len(flat)))
 
 
 _ALIGN = ModelKernel("moe_lora_align_block_size", _run, _SOURCE)

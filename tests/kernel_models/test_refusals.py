@@ -527,16 +527,16 @@ def test_experts_are_read_by_their_address(shape: tuple[int, ...]) -> None:
 def test_ids_are_read_as_the_kernel_is_compiled_for(given: torch.dtype, strays: int) -> None:
     other = torch.int32 if given is torch.int64 else torch.int64
     places = torch.zeros(8, dtype=torch.int32)
-    ids = torch.tensor([[1], [2]], dtype=given)
+    ids = torch.tensor([[1], [2], [1]], dtype=given)
     named = {
-        "topk_ids": ids, "seg_indptr": ints(0, 2), "req_to_lora": ints(0), "num_experts": 3,
+        "topk_ids": ids, "seg_indptr": ints(0, 3), "req_to_lora": ints(0), "num_experts": 3,
         "block_size": 1, "max_loras": 1, "max_num_tokens_padded": 8, "max_num_m_blocks": 8,
         "sorted_token_ids": places, "expert_ids": torch.zeros(8).int(),
         "num_tokens_post_pad": ints(0), "adapter_enabled": ints(1), "lora_ids": ints(0),
-        "maybe_expert_map": None, "cumsum_buffer": ints(0, 0, 0, 0), "token_mask": ints(0, 0),
+        "maybe_expert_map": None, "cumsum_buffer": ints(0, 0, 0, 0), "token_mask": ints(0, 0, 0),
     }  # fmt: skip
     found = told((moe_lora_align_block_size, {**named, "dtype": given}))
-    assert not found.strays and places[:2].tolist() == [0, 1]
+    assert not found.strays and places[:3].tolist() == [0, 2, 1]
     found = told((moe_lora_align_block_size, {**named, "dtype": other}))
     assert len(found.strays) == strays
-    assert places[:2].tolist() != [0, 1]
+    assert places[:3].tolist() != [0, 2, 1]
