@@ -50,6 +50,9 @@ def prepare_group_queries(
     num_q_heads: int,
     rotary_dim: int,
     eps: float,
+    *,
+    width: int | None = None,
+    dtype: torch.dtype | None = None,
 ) -> None:
     """Norm and rotate queries, and keep each token's key and position for its group.
 
@@ -61,12 +64,15 @@ def prepare_group_queries(
         positions: int64 [num_axes, N]; num_axes: 1 or 3.
         cache_loc: int64 [N] where key and position go.
         key_state_buffer: [slots, D]; rope_position_buffer: int64 [slots, 3].
+        width: D; dtype: of `weight` and of what it is applied to. The kernel is compiled for these;
+            None where nothing says for which.
 
     Raises:
         KernelRefused: the real host code refuses such a call.
     """
     call = Call("qsa_index_q_prep", _PREPARES)
-    rows, width = len(qk), weight.shape[0]
+    rows = len(qk)
+    width = _check_weight(call, weight, width, dtype)
     _check_norm(call, weight, cos_sin_cache, axis_map, rotary_dim)
     call.needs(rows > 0, "there must be tokens", rows)
     call.needs(num_axes in (1, _AXES), "positions must have 1 or 3 axes", num_axes)
@@ -111,6 +117,9 @@ def compress_group_keys(
     compress_ratio: int,
     rotary_dim: int,
     eps: float,
+    *,
+    width: int | None = None,
+    dtype: torch.dtype | None = None,
 ) -> None:
     """Write the key of each group: the mean of its tokens', normed, and rotated by the first one's
     position.
@@ -118,14 +127,15 @@ def compress_group_keys(
     Args:
         key_state_buffer: [slots, D]; rope_position_buffer: int64 [slots, 3].
         group_locs: int32 [G, compress_ratio] slots of each group's tokens.
-        cos_sin_cache, axis_map, weight: as of `prepare_group_queries`.
+        cos_sin_cache, axis_map, weight, width, dtype: as of `prepare_group_queries`.
         write_locs: int32 [G]; compressed_k_buffer: [compressed slots, D].
 
     Raises:
         KernelRefused: the real host code refuses such a call.
     """
     call = Call("qsa_index_k_compress", _PREPARES)
-    groups, width = len(write_locs), weight.shape[0]
+    groups = len(write_locs)
+    width = _check_weight(call, weight, width, dtype)
     _check_norm(call, weight, cos_sin_cache, axis_map, rotary_dim)
     call.needs(groups > 0, "there must be groups", groups)
     rule = f"compress_ratio must lie in 1 to {_MOST_IN_GROUP}"
@@ -152,13 +162,21 @@ def compress_group_keys(
     )
 
 
-def select_groups(score: Tensor2, row_starts: Tensor1, indices: Tensor2, lengths: Tensor1) -> None:
+def select_groups(
+    score: Tensor2,
+    row_starts: Tensor1,
+    indices: Tensor2,
+    lengths: Tensor1,
+    *,
+    topk: int | None = None,
+) -> None:
     """Write where the best scores of each row stand, as many as `indices` has columns; -1 behind a
     row with fewer. A row with no more scores than that is not read.
 
     Args:
         score: float32 [B, L]; row_starts, lengths: int32 [B]; indices: int32 [B, topk], filled in
             no defined order, here ascending.
+        topk: for which the kernel is compiled; None where nothing says it.
 
     Raises:
         KernelRefused: the real host code refuses such a call.
@@ -172,7 +190,7 @@ def select_groups(score: Tensor2, row_starts: Tensor1, indices: Tensor2, lengths
         call.needs_shape(name, tensor, rows)
         call.needs_contiguous(name, tensor)
     call.needs_dtype("indices", indices, torch.int32)
-    call.needs_shape("indices", indices, rows, None)
+    call.needs_shape("indices", indices, rows, topk)
     call.needs_contiguous("indices", indices)
     if rows:
         launch(_BEST_GROUPS, score=score, row_starts=row_starts, chosen=indices, lengths=lengths)
@@ -226,6 +244,17 @@ def group_scores(
             scale=scale,
             least=min_scored_len,
         )
+
+
+def _check_weight(
+    call: Call, weight: torch.Tensor, width: int | None, dtype: torch.dtype | None
+) -> int:
+    """The columns that a kernel is compiled for, which its weight has."""
+    if dtype is not None:
+        call.needs_dtype("weight", weight, dtype)
+    call.needs_shape("weight", weight, width)
+    columns: int = weight.shape[0]
+    return columns
 
 
 def _check_norm(

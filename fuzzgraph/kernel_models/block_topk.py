@@ -27,7 +27,13 @@ _MOST_BLOCKS = 64
 
 
 def select_blocks(
-    score: Tensor3, seq_lens: Tensor1, topk_idx: Tensor3, block_size: int, topk: int
+    score: Tensor3,
+    seq_lens: Tensor1,
+    topk_idx: Tensor3,
+    block_size: int,
+    topk: int,
+    *,
+    lens_dtype: torch.dtype | None = None,
 ) -> None:
     """Write the places of each row's best blocks, -1 behind them.
 
@@ -37,6 +43,7 @@ def select_blocks(
             looked at.
         topk_idx: int32 [heads, B, topk] the output.
         block_size: keys of a block.
+        lens_dtype: of `seq_lens`, for which the kernel is compiled; None for int32 or int64.
 
     Raises:
         KernelRefused: the real host code refuses such a call: a `topk` above 64 from 0.5.17 on,
@@ -45,7 +52,8 @@ def select_blocks(
     call = Call("minimax_decode_topk", _BLOCK_TOPK_SOURCE)
     call.needs_dtype("score", score, torch.float32)
     heads, rows = score.shape[:2]
-    call.needs_dtype("seq_lens", seq_lens, torch.int32, torch.int64)
+    lens = (torch.int32, torch.int64) if lens_dtype is None else (lens_dtype,)
+    call.needs_dtype("seq_lens", seq_lens, *lens)
     call.needs_shape("seq_lens", seq_lens, rows)
     call.needs_dtype("topk_idx", topk_idx, torch.int32)
     call.needs_shape("topk_idx", topk_idx, heads, rows, topk)

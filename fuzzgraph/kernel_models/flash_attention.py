@@ -99,6 +99,9 @@ def flash_attn_with_kvcache(
     call.needs_dtype("page_table", page_table, torch.int32)
     call.needs_contiguous_last("page_table", page_table)
     _needs_fa_rows(call, "cache_seqlens", cache_seqlens, rows)
+    dims = 4 if cu_seqlens_q is None else 3
+    rule = f"q must have {dims} dimensions {'without' if dims == 4 else 'with'} cu_seqlens_q"
+    call.needs(q.dim() == dims, rule, list(q.shape))
     if cu_seqlens_q is None:
         call.needs(len(q) == rows, f"q must hold {rows} rows, as many as page_table", len(q))
         width = q.shape[1]
@@ -108,6 +111,7 @@ def flash_attn_with_kvcache(
         width = max_seqlen_q
     if scheduler_metadata is not None:
         longest = page_table.shape[1] * k_cache.shape[1]
+        _needs_window(call, window_size)
         size = plan_size(rows, width, longest, q.shape[-1], causal, window_size)
         call.needs_dtype("scheduler_metadata", scheduler_metadata, torch.int32)
         shape = list(scheduler_metadata.shape)
@@ -169,6 +173,11 @@ def flash_attn_varlen_func(
     )  # fmt: skip
 
 
+def _needs_window(call: Call, window: Window) -> None:
+    """flash_attn_interface.py hands on the first two."""
+    call.needs(len(window) >= 2, "window_size must have two numbers", window)
+
+
 def _check_left_out(call: Call, others: dict[str, Any]) -> None:
     followed = {name: value for name, value in others.items() if name not in _SCHEDULE}
     call.leaves_out(followed, _DEFAULTS)
@@ -207,6 +216,7 @@ def _flash_attn(
     **more: Any,
 ) -> Any:
     """What both forms check, and the launch."""
+    _needs_window(call, window_size)
     call.needs_dtype("q", q, *_DTYPES, *_ALSO)
     for name, tensor in (("k", keys), ("v", values), ("qv", qv)):
         call.needs_dtype(name, tensor, q.dtype)
@@ -214,7 +224,7 @@ def _flash_attn(
     call.needs_contiguous_last("q", q)
     heads = q.shape[-2], keys.shape[-2]
     rule = "number of heads in key/value must divide number of heads in query"
-    call.needs(heads[0] % heads[1] == 0, rule, heads)
+    call.needs(heads[1] > 0 and heads[0] % heads[1] == 0, rule, heads)
     call.needs(keys.shape[-1] == q.shape[-1], "k must be as wide as q", keys.shape[-1])
     if qv is not None:
         shape, got = [*q.shape[:-1], values.shape[-1]], list(qv.shape)
@@ -241,7 +251,7 @@ def _flash_attn(
         descales=descales if scaled else (None, None, None),
         softmax_scale=columns**-0.5 if softmax_scale is None else softmax_scale,
         # flash_api.cpp: causal is a window that sees nothing to the right
-        window=(window_size[0], 0) if causal else tuple(window_size),
+        window=(window_size[0], 0) if causal else tuple(window_size[:2]),
         out=result.flatten(0, 1) if batched else result, lse=lse, **more,
     )  # fmt: skip
     if lse is None:
@@ -287,7 +297,7 @@ def _attend_rows(memory: KernelMemory, keys_of: Any, given: dict[str, Any]) -> N
     q, cu_seqlens_q, most = given["q"], given["cu_seqlens_q"], given["max_seqlen_q"]
     window = given["window"]
     if cu_seqlens_q is None:
-        offsets = np.arange(len(q) // most + 1, dtype=np.int64) * most
+        offsets = np.arange(len(q) // max(most, 1) + 1, dtype=np.int64) * most
     else:
         offsets = memory.ints(cu_seqlens_q)
         check_offsets(memory, "cu_seqlens_q", offsets, len(q))
@@ -301,7 +311,7 @@ def _attend_rows(memory: KernelMemory, keys_of: Any, given: dict[str, Any]) -> N
             continue
         keys = keys_of(row)
         hidden = None if window == (-1, -1) else below_diagonal(count, len(keys[0]), window)
-        tokens = min(count, most)
+        tokens = max(0, min(count, most))  # a grid of no blocks serves none
         seen = None if hidden is None else hidden[:tokens]
         rows.append(Row(first, tokens, keys, seen, *scales(row)))
     cache = Cache(given["keys"], given["values"])

@@ -55,7 +55,10 @@ def get_scheduler_metadata(
     call = Call("get_scheduler_metadata", _SOURCE)
     call.needs(qkv_dtype in _DTYPES, "qkv_dtype must be float16, bfloat16 or float8", qkv_dtype)
     rule = "number of heads in key/value must divide number of heads in query"
-    call.needs(num_heads % num_heads_k == 0, rule, (num_heads, num_heads_k))
+    divides = num_heads_k > 0 and num_heads % num_heads_k == 0
+    call.needs(divides, rule, (num_heads, num_heads_k))
+    call.needs(batch_size >= 0, "batch_size must not be negative", batch_size)
+    call.needs(len(window_size) >= 2, "window_size must have two numbers", window_size)
     call.needs_dtype("cache_seqlens", cache_seqlens, torch.int32)
     call.needs_dtype("cu_seqlens_q", cu_seqlens_q, torch.int32)
     size = plan_size(batch_size, max_seqlen_q, max_seqlen_k, headdim, causal, window_size)

@@ -80,6 +80,11 @@ def get_mla_metadata(
     call.needs_dtype("cache_seqlens", cache_seqlens, torch.int32)
     call.needs(cache_seqlens.is_contiguous(), "cache_seqlens must be contiguous", "strides")
     call.needs(not is_fp8_kvcache, "a dense cache must not be fp8", is_fp8_kvcache)
+    # The host divides by both.
+    for name, size in (
+        ("num_q_tokens_per_head_k", num_q_tokens_per_head_k), ("num_heads_k", num_heads_k)
+    ):  # fmt: skip
+        call.needs(size > 0, f"{name} must be positive", size)
     parts = _multiprocessors(cache_seqlens.device) // num_heads_k
     parts = max(parts // -(-num_q_tokens_per_head_k // 64), 1)  # 64 query rows for each of them
     device, rows = cache_seqlens.device, len(cache_seqlens)

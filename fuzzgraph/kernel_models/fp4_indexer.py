@@ -37,6 +37,7 @@ def pack_index_keys(
     *,
     page_size: int,
     ratio: int,
+    sizes: tuple[int, int] | None = None,
 ) -> None:
     """Write each row's key to its slot.
 
@@ -46,13 +47,16 @@ def pack_index_keys(
             one the row of the table counts.
         loc: int64 [N] slots; a row with 0 or less writes nothing.
         cache: uint8 [pages, page_size * 68]; a page's rows, and behind them the scales of each.
-        page_size: slots of a page; ratio: tokens of a group, a power of two. The kernel is
-            compiled for these.
+        page_size: slots of a page; ratio: tokens of a group, a power of two; sizes: columns of a
+            key and of `freqs_cis`. The kernel is compiled for these; None where nothing says them.
 
     Raises:
         KernelRefused: the real host code refuses such a call.
     """
     call = Call("index_k_norm_rope_pack_store", _SOURCE)
+    if sizes is not None:
+        call.needs_shape("input", input, None, sizes[0])
+        call.needs_shape("freqs_cis", freqs_cis, None, sizes[1])
     call.needs_shape("input", input, None, _WIDTH)
     rows = input.shape[0]
     call.needs_shape("norm_weight", norm_weight, _WIDTH)
@@ -87,6 +91,8 @@ def pack_index_queries(
     head_weights: torch.Tensor,
     weights_out: torch.Tensor,
     weight_scale: float,
+    *,
+    sizes: tuple[int, int] | None = None,
 ) -> None:
     """Fill `payload` and `scale` with the queries, `weights_out` with the weights of their heads.
 
@@ -95,11 +101,15 @@ def pack_index_queries(
         payload: int8 [N * H, 64]; scale: int32 [N * H] the exponents of a query's four scales.
         head_weights: bfloat16 [N, H]; weights_out: float32 [N, H], each times `weight_scale` and
             rounded to bfloat16.
+        sizes: as of `pack_index_keys`.
 
     Raises:
         KernelRefused: the real host code refuses such a call.
     """
     call = Call("index_q_rope_pack_weights", _SOURCE)
+    if sizes is not None:
+        call.needs_shape("input", input, None, None, sizes[0])
+        call.needs_shape("freqs_cis", freqs_cis, None, sizes[1])
     call.needs_shape("input", input, None, None, _WIDTH)
     rows, heads, _ = input.shape
     for name, tensor in (("input", input), ("head_weights", head_weights)):

@@ -34,6 +34,9 @@ def store_with_index_key(
     indices: torch.Tensor,
     num_kv_heads: int,
     heads_per_token: int,
+    *,
+    head_bytes: int | None = None,
+    casts: bool | None = None,
 ) -> None:
     """Write each token's key, value and index key to its slot of three caches.
 
@@ -43,12 +46,24 @@ def store_with_index_key(
         idx_k: [n, D]; idx_k_cache: [slots, D]. idx_v, idx_v_cache: not looked at.
         indices: int32 or int64 [n] slots.
         heads_per_token: two for each head and one for the index key.
+        head_bytes: of a stored head; casts: whether numbers become FP8. The kernel is compiled for
+            these; None where nothing says for which.
 
     Raises:
         KernelRefused: the real host code refuses such a call, or its kernel could not copy rows
             by 16 bytes.
         KernelNotModelled: there are index values.
     """
+    call = Call("store_kv_index", _KEY_STORE_SOURCE)
+    call.needs_shape("idx_k", idx_k, None, None)
+    if casts is not None:
+        rule = f"k and k_cache must {'not ' if casts else ''}have one dtype"
+        call.needs(casts == (k.dtype != k_cache.dtype), rule, f"{k.dtype} and {k_cache.dtype}")
+    if head_bytes is not None:
+        size = idx_k.shape[1] * k_cache.element_size()
+        call.needs(
+            size == head_bytes, f"a head must have the {head_bytes} bytes compiled for", size
+        )
     _check_index_store(
         k, v, k_cache, v_cache, idx_k, idx_k_cache, indices, num_kv_heads, heads_per_token
     )

@@ -33,6 +33,7 @@ _PLAN_SOURCE = "sglang 0.5.12 to 0.5.23, csrc/deepseek_v4/c_plan.cuh"
 _SUM_SOURCE = "sglang 0.5.12 to 0.5.23, csrc/deepseek_v4/c4_v2.cuh and c128_v2.cuh"
 _WRITE_BYTES = 8
 """Of a row in the plan of states: its token and where its state goes; two int32."""
+_RATIOS = (OVERLAPS, 128)
 _MOST_ROWS = 1024  # kMaxPrefillBatchSize
 _MOST_TOKENS = 1 << 16
 _NONE = -1
@@ -90,6 +91,10 @@ def plan_compress_extend(
     call.needs_shape("extend_lens", extend_lens, rows)
     fits = rows <= num_q_tokens < _MOST_TOKENS and rows <= _MOST_ROWS
     call.needs(fits, f"{rows} rows need a plan of as many tokens or more", num_q_tokens)
+    call.needs(
+        compress_ratio in _RATIOS, f"compress_ratio must be one of {_RATIOS}", compress_ratio
+    )
+    call.needs(ring_size > 0, "ring_size must be positive", ring_size)  # the host divides by it
     divides = not (swa_page_size % ring_size or ring_size % compress_ratio)
     call.needs(divides, "ring_size must divide a page, and groups the ring", ring_size)
     window = _states_of_sum(compress_ratio)

@@ -12,7 +12,7 @@ from fuzzgraph.kernel_models.arguments import Tensor1, Tensor2
 from fuzzgraph.kernel_models.checks import Call
 from fuzzgraph.kernel_models.expert_blocks import in_blocks
 from fuzzgraph.kernel_models.launch import ModelKernel, launch
-from fuzzgraph.kernel_models.memory import KernelMemory
+from fuzzgraph.kernel_models.memory import Ints, KernelMemory
 
 __all__ = ["moe_lora_align_block_size"]
 
@@ -39,6 +39,8 @@ def moe_lora_align_block_size(
     maybe_expert_map: torch.Tensor | None,
     cumsum_buffer: Tensor1,
     token_mask: Tensor1,
+    *,
+    dtype: torch.dtype | None = None,
 ) -> None:
     """For each adapter the places in `topk_ids` of its tokens, by expert, in whole blocks.
 
@@ -53,6 +55,8 @@ def moe_lora_align_block_size(
         num_tokens_post_pad: int32 [max_loras] places in use.
         adapter_enabled: int32 by adapter; lora_ids: int32 [max_loras], -1 for none.
         cumsum_buffer, token_mask: int32, what the kernel computes with.
+        dtype: of ids, for which the kernel is compiled and as which it reads what it is given;
+            None for that of `topk_ids`.
 
     Raises:
         KernelRefused: the real host code refuses such a call.
@@ -78,6 +82,7 @@ def moe_lora_align_block_size(
     launch(
         _ALIGN,
         topk_ids=topk_ids,
+        as_compiled=dtype in (None, topk_ids.dtype),
         num_experts=num_experts,
         block_size=block_size,
         adapters=max_loras,
@@ -91,6 +96,7 @@ def _run(
     memory: KernelMemory,
     *,
     topk_ids: torch.Tensor,
+    as_compiled: bool,
     num_experts: int,
     block_size: int,
     adapters: int,
@@ -105,8 +111,10 @@ def _run(
     lora_ids: torch.Tensor,
     token_mask: torch.Tensor,
 ) -> None:
+    tokens, each = topk_ids.shape
     ids, ends = memory.ints(topk_ids), memory.ints(seg_indptr)
-    tokens, each = ids.shape
+    if not as_compiled:
+        ids = _misread(memory, topk_ids)
     segments = np.arange(len(ends) - 1)
     owners = memory.entries("req_to_lora", req_to_lora, segments)
     for adapter in memory.entries("lora_ids", lora_ids, np.arange(adapters)):
@@ -135,6 +143,14 @@ def _run(
         memory.store(
             "num_tokens_post_pad", num_tokens_post_pad, taken.sum(keepdims=True) * block_size, which
         )
+
+
+def _misread(memory: KernelMemory, ids: torch.Tensor) -> Ints:
+    """As many ids by their address, of the other width: a half of each, or two in one."""
+    flat = ids.flatten().clone()
+    other = torch.int32 if ids.dtype == torch.int64 else torch.int64
+    whole = flat[: len(flat) // 2 * 2] if other == torch.int64 else flat
+    return memory.entries("topk_ids", whole.view(other), np.arange(len(flat)))
 
 
 _ALIGN = ModelKernel("moe_lora_align_block_size", _run, _SOURCE)

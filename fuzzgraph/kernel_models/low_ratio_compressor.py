@@ -37,6 +37,7 @@ def compress_tokens(
     *,
     width: int,
     page_size: int,
+    rotated: int | None = None,
 ) -> None:
     """Write the key of each token to its slot, and what it was before its rotation to `kv_output`.
 
@@ -45,13 +46,15 @@ def compress_tokens(
         freqs_cis: float32 [positions, R]; positions: int [N].
         out_loc: int [N] slots; a row with 0 or less is padding, and writes no key.
         kvcache: [pages, bytes], here rows of numbers one after the other.
-        width: D; page_size: slots of a page. The kernel is compiled for these.
+        width: D; page_size: slots of a page; rotated: R. The kernel is compiled for these; None for
+            any R.
 
     Raises:
         KernelRefused: the real host code refuses such a call.
     """
     call = Call("c1_decode_norm_rope_store", _TOKENS_SOURCE)
-    _check(call, kv_input, kv_output, norm_weight, freqs_cis, positions, kvcache, width, width)
+    _check(call, kv_input, kv_output, norm_weight, freqs_cis, positions, kvcache, width, width,
+           rotated)  # fmt: skip
     call.needs_dtype("kv_input", kv_input, torch.bfloat16)
     call.needs_dtype("out_loc", out_loc, *_INTS)
     call.needs_shape("out_loc", out_loc, kv_input.shape[0])
@@ -84,6 +87,7 @@ def compress_pairs(
     *,
     width: int,
     page_size: int,
+    rotated: int | None = None,
 ) -> None:
     """Keep the state of each first token of two, and write the key that each second one completes.
 
@@ -98,13 +102,15 @@ def compress_pairs(
         freqs_cis: float32 [positions, R]; the row of the first token's position counts.
         kvcache: [pages, bytes], here rows of numbers one after the other.
         draft_len: tokens of each row, one after the other; the ring must be larger.
-        width: D; page_size: slots of a page. The kernel is compiled for these.
+        width: D; page_size: slots of a page; rotated: R. The kernel is compiled for these; None for
+            any R.
 
     Raises:
         KernelRefused: the real host code refuses such a call.
     """
     call = Call("c2_decode_norm_rope_store", _PAIRS_SOURCE)
-    _check(call, kv_input, kv_output, norm_weight, freqs_cis, positions, kvcache, width, 2 * width)
+    _check(call, kv_input, kv_output, norm_weight, freqs_cis, positions, kvcache, width, 2 * width,
+           rotated)  # fmt: skip
     rows = kv_input.shape[0]
     for name, tensor in (("kv_input", kv_input), ("kv_state", kv_state)):
         call.needs_dtype(name, tensor, torch.float32)
@@ -147,6 +153,7 @@ def _check(
     kvcache: torch.Tensor,
     width: int,
     given: int,
+    rotated: int | None,
 ) -> None:
     """What both kernels ask of the arguments that they share.
 
@@ -160,7 +167,7 @@ def _check(
     for name, tensor in (("kv_output", kv_output), ("norm_weight", norm_weight)):
         call.needs_dtype(name, tensor, torch.bfloat16)
     call.needs_dtype("freqs_cis", freqs_cis, torch.float32)
-    call.needs_shape("freqs_cis", freqs_cis, None, None)
+    call.needs_shape("freqs_cis", freqs_cis, None, rotated)
     columns = freqs_cis.shape[1]
     call.needs(columns >= width, f"freqs_cis must have {width} columns", columns)
     call.needs_dtype("positions", positions, *_INTS)

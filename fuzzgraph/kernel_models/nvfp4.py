@@ -48,6 +48,7 @@ def nvfp4_kv_quantize(
     rows, columns = input.shape
     call.needs_dtype("input", input, torch.float16, torch.bfloat16)
     call.needs_contiguous("input", input)
+    call.needs(rows > 0, "input must have rows, of which a grid has a block each", rows)
     call.needs(columns % SCALED == 0, f"K dimension must be divisible by {SCALED}", columns)
     call.needs_shape("global_scale", global_scale, 1)
     call.needs_dtype("global_scale", global_scale, torch.float32)
@@ -69,14 +70,14 @@ def _quantize(
 ) -> None:
     shared = float(as_numbers(global_scale)[0])
     rows = as_numbers(input)
-    blocks = rows.reshape(len(rows), -1, SCALED)
+    blocks = rows.reshape(len(rows), rows.shape[1] // SCALED, SCALED)
     with np.errstate(divide="ignore", invalid="ignore"):
         scales = to_fp8(np.abs(blocks).max(-1) / LARGEST / shared)
         # A scale of zero is what a block of zeros has, and one too small for e4m3.
         divided = blocks / (as_numbers(scales)[..., None] * shared)
     codes = codes_of(np.nan_to_num(divided, posinf=LARGEST, neginf=-LARGEST))
     at = np.arange(len(rows))
-    memory.store("fp4_output", fp4_output, bytes_of(codes.reshape(len(rows), -1)), at)
+    memory.store("fp4_output", fp4_output, bytes_of(codes.reshape(rows.shape)), at)
     memory.store("block_scales", block_scales, scales.view(torch.uint8), at)
 
 

@@ -45,6 +45,8 @@ def store_compressed(
     width: int,
     dtype: torch.dtype,
     slot_dtype: torch.dtype,
+    rotated: int | None = None,
+    fp8_pages: bool = True,
 ) -> None:
     """Write the key of each group that is whole to its slot.
 
@@ -55,7 +57,9 @@ def store_compressed(
         kvcache: uint8 [pages, bytes]; rows of `kv`'s dtype one after the other. With 128 columns
             those of float8_e4m3fn, and behind a page's rows a float32 scale for each.
         page_size: slots of a page; width: D; dtype: of `kv`; slot_dtype: of `out_loc`, int32 in its
-            first releases. The kernel is compiled for these.
+            first releases; rotated: R, None for any; fp8_pages: whether the pages are those of
+            DeepSeek V4 in FP8, for which rows of `kv`'s dtype stand here. The kernel is compiled
+            for these.
 
     Raises:
         KernelRefused: the real host code refuses such a call.
@@ -71,9 +75,9 @@ def store_compressed(
     rows = kv.shape[0]
     call.needs_shape("plan", plan, rows, PLAN_BYTES)
     call.needs_shape("norm_weight", norm_weight, width)
-    call.needs_shape("freq_cis", freq_cis, None, None)
-    rotated = freq_cis.shape[1]
-    call.needs(rotated <= width, f"a key of {width} columns cannot be rotated", rotated)
+    call.needs_shape("freq_cis", freq_cis, None, rotated)
+    columns = freq_cis.shape[1]
+    call.needs(columns <= width, f"a key of {width} columns cannot be rotated", columns)
     call.needs_shape("out_loc", out_loc, rows if is_decode else None)
     slots = out_loc.shape[0]
     call.needs(slots >= rows, f"out_loc must have {rows} entries or more", slots)
@@ -81,11 +85,13 @@ def store_compressed(
     for name, tensor in (("out_loc", out_loc), ("plan", plan), ("kv", kv)):
         call.needs_contiguous(name, tensor)
     indexer = width == _INDEX_WIDTH
-    if indexer:
-        entry = page_size * (width + 4)
-        call.needs(kvcache.shape[1] == entry, f"a page must have {entry} bytes", kvcache.shape[1])
+    call.needs(fp8_pages, "kvcache must have the pages that the kernel is compiled for", "FP8")
+    entry = page_size * (width + SCALE_BYTES if indexer else width * kv.element_size())
+    strides = list(kvcache.stride())
+    call.needs(strides == [entry, 1], f"kvcache must have the strides {[entry, 1]}", strides)
+    kvcache = _whole_pages(kvcache)
     launch(
-        _STORES[indexer, is_decode],
+        _STORES[indexer, bool(is_decode)],
         kv=kv,
         plan=plan,
         positions=freq_cis,
@@ -93,7 +99,7 @@ def store_compressed(
         cache=kvcache if indexer else kvcache.view(kv.dtype),
         ratio=compress_ratio,
         page_size=page_size,
-        is_decode=is_decode,
+        is_decode=bool(is_decode),
     )
 
 
@@ -122,6 +128,8 @@ def store_rows(
     call.needs_dtype("indices", indices, torch.int32, torch.int64)
     call.needs_shape("input", input, None, None)
     call.needs_shape("cache", cache, None, None)
+    power = page_size > 0 and not page_size & (page_size - 1)
+    call.needs(power, "page_size must be a power of two", page_size)
     room = page_size * input.shape[1]
     call.needs(cache.shape[1] >= room, f"a page must hold {room} numbers", cache.shape[1])
     call.needs_shape("indices", indices, input.shape[0])
@@ -163,7 +171,20 @@ def store_index_keys(
     call.needs(strides == [entry, 1], f"cache must have the strides {[entry, 1]}", strides)
     for name, tensor in (("input", input), ("indices", indices)):
         call.needs_contiguous(name, tensor)
+    cache = _whole_pages(cache)
     launch(_KEY_STORE, keys=input, cache=cache, slots=indices, page_size=page_size)
+
+
+def _whole_pages(cache: torch.Tensor) -> torch.Tensor:
+    """Pages as far as their stride: a kernel is compiled for that, and knows no other width.
+
+    The last page may end before; then only those that lie whole in the storage are taken.
+    """
+    pages, entry = cache.shape[0], cache.stride(0)
+    if cache.shape[1] == entry:
+        return cache
+    there = cache.untyped_storage().nbytes() - int(cache.storage_offset())
+    return cache.as_strided((min(pages, there // entry), entry), (entry, 1))
 
 
 # ---- the bodies

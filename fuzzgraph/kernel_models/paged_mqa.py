@@ -158,6 +158,7 @@ def fp8_fp4_paged_mqa_logits(
     call = Call("fp8_fp4_paged_mqa_logits", _MQA_SOURCE)
     given = {"clean_logits": clean_logits, **others}
     call.leaves_out(given, {"clean_logits": False, "logits_dtype": torch.float32})
+    call.needs(len(q) == 2, "q must be numbers and the exponents of their scales", f"{len(q)}")
     numbers, exponents = q
     call.needs_shape("q", numbers, None, None, None, None)
     batch, tokens, heads, half = numbers.shape
@@ -239,6 +240,8 @@ def _atoms_of(tokens: int) -> int:
 def _splits(memory: KernelMemory, context_lens: torch.Tensor) -> Ints:
     """[B] splits of each row's keys; of several lengths the last counts."""
     lens = memory.ints(context_lens)
+    if not lens.size:  # rows without tokens have no keys either
+        return np.zeros(len(lens), dtype=np.int64)
     found: Ints = -(-np.maximum(lens if lens.ndim == 1 else lens[:, -1], 0) // _MQA_SPLIT)
     return found
 

@@ -185,6 +185,8 @@ def max_pooling_1d_varlen(
     rows = len(cu_seqlens_q) - 1
     call.needs_shape("cu_seqlens_k", cu_seqlens_k, rows + 1)
     call.needs_shape("cache_lens", cache_lens, rows)
+    call.needs(block_size > 0, "block_size must be positive", block_size)
+    call.needs(stride > 0, "stride must be positive", stride)
     heads, tokens = input.shape[:2]
     blocks = -(-max_context_len // block_size)
     pooled = torch.zeros(heads, tokens, blocks, dtype=input.dtype, device=input.device)
@@ -239,6 +241,8 @@ def selected_slots(
     token_to_bs: Tensor1,
     token_pos_in_bs: Tensor1,
     seqlen_q: Tensor1,
+    *,
+    sizes: tuple[int, int, int] | None = None,
 ) -> None:
     """Where the keys of selected blocks lie, in a cache whose slots have a place for each head.
 
@@ -248,16 +252,23 @@ def selected_slots(
         block_table: int32 [B, width] slot of each key of a row.
         token_to_bs, token_pos_in_bs: int32 [T] row of a query, and how many keys it sees.
         seqlen_q: int32 [B] keys of a row.
+        sizes: topk, heads and keys of a block, for which the kernel is compiled; None where nothing
+            says for which.
 
     Raises:
         KernelRefused: the real host code refuses such a call.
     """
     call = Call("get_block_table", _TABLE_SOURCE)
     heads, tokens, topk = topk_idx.shape
+    if sizes is not None:
+        topk, heads, block = sizes
+        call.needs_shape("out", out, tokens, heads, topk * block)
     rows = len(block_table)
     call.needs_shape("out", out, tokens, heads, None)
-    call.needs(out.shape[2] % topk == 0, f"out must have whole blocks of {topk}", out.shape[2])
-    for name, tensor, *sizes in (
+    call.needs(
+        topk > 0 and out.shape[2] % topk == 0, f"out must have whole blocks of {topk}", out.shape[2]
+    )
+    for name, tensor, *shape in (
         ("topk_idx", topk_idx, heads, tokens, topk),
         ("block_table", block_table, rows, None),
         ("token_to_bs", token_to_bs, tokens),
@@ -266,7 +277,7 @@ def selected_slots(
         ("out", out, tokens, heads, None),
     ):
         call.needs_dtype(name, tensor, torch.int32)
-        call.needs_shape(name, tensor, *sizes)
+        call.needs_shape(name, tensor, *shape)
         call.needs_contiguous(name, tensor)
     if tokens:
         launch(

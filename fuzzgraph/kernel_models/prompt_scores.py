@@ -55,7 +55,7 @@ def packed_scores(
         KernelRefused: the real host code refuses such a call.
     """
     call = Call("qsa_mqa_prefill", _SOURCE.format(_PACKED_NAME))
-    _check(call, q, k, logits, starts, ends, heads, head_dim)
+    _check(call, q, k, logits, starts, ends, heads, head_dim, block_n, block_q)
     call.needs_shape("logits", logits, None, len(k))
     launch(
         _PACKED,
@@ -86,7 +86,7 @@ def relative_scores(
         KernelRefused: the real host code refuses such a call.
     """
     call = Call("qsa_mqa_prefill_relative", _SOURCE.format(_RELATIVE_NAME))
-    _check(call, q, k, logits, starts, ends, heads, head_dim)
+    _check(call, q, k, logits, starts, ends, heads, head_dim, block_n, block_q)
     launch(
         _RELATIVE,
         q=q, k=k, logits=logits, starts=starts, ends=ends, heads=heads, tile=block_n, block=block_q,
@@ -116,7 +116,11 @@ def _check(
     ends: torch.Tensor,
     heads: int,
     head_dim: int,
+    block_n: int,
+    block_q: int,
 ) -> None:
+    for name, size in (("block_n", block_n), ("block_q", block_q)):
+        call.needs(size > 0, f"{name} must be positive, to build tiles of it", size)
     _check_ranges(call, logits, starts, ends)
     call.needs_shape("q", q, len(logits) * heads, head_dim)
     call.needs_shape("k", k, None, head_dim)

@@ -250,15 +250,28 @@ def silu_and_mul(input: Tensor2, out: Tensor2) -> None:
     _launch_silu(Call("silu_and_mul", _ACTIVATION), input, out, None, 1)
 
 
-def activation(input: Tensor2, out: Tensor2, type: str) -> None:
-    """The same by the name of the activation, of which `silu` is followed."""
+def activation(
+    input: Tensor2, out: Tensor2, type: str, *, dtype: torch.dtype | None = None
+) -> None:
+    """The same by the name of the activation, of which `silu` is followed.
+
+    Args:
+        dtype: of both, for which the kernel is compiled; None where nothing says it.
+    """
     call = Call("run_activation", _COMPILED)
+    _needs_compiled(call, input, dtype)
     _only_silu(call, type)
     _launch_silu(call, input, out, None, 1)
 
 
 def activation_filtered(
-    input: Tensor2, out: Tensor2, expert_ids: torch.Tensor, expert_step: int, type: str
+    input: Tensor2,
+    out: Tensor2,
+    expert_ids: torch.Tensor,
+    expert_step: int,
+    type: str,
+    *,
+    dtype: torch.dtype | None = None,
 ) -> None:
     """The same of the rows whose expert is not -1; the others stay as they were.
 
@@ -266,10 +279,16 @@ def activation_filtered(
         expert_ids: int32, one for each `expert_step` rows.
     """
     call = Call("run_activation_filtered", _COMPILED)
+    _needs_compiled(call, input, dtype)
     _only_silu(call, type)
     call.needs_dtype("expert_ids", expert_ids, torch.int32)
     call.needs(expert_step >= 1, "expert_step must be positive", expert_step)
     _launch_silu(call, input, out, expert_ids, expert_step)
+
+
+def _needs_compiled(call: Call, input: torch.Tensor, dtype: torch.dtype | None) -> None:
+    if dtype is not None:
+        call.needs_dtype("input", input, dtype)
 
 
 def _only_silu(call: Call, type: str) -> None:
@@ -302,7 +321,9 @@ def _run_silu_and_mul(
 ) -> None:
     rows = np.arange(input.shape[0])
     if expert_ids is not None:
-        rows = rows[memory.entries("expert_ids", expert_ids, rows // step) != -1]
+        # Its address is all that the kernel has of it.
+        flat = expert_ids.as_strided((expert_ids.numel(),), (1,))
+        rows = rows[memory.entries("expert_ids", flat, rows // step) != -1]
     gate, up = np.split(memory.numbers("input", input, rows), 2, axis=1)
     with np.errstate(over="ignore", invalid="ignore"):
         memory.store("out", out, gate / (1.0 + np.exp(-gate)) * up, rows)

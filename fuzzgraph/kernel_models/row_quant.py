@@ -36,7 +36,15 @@ _QUARTER = 4
 
 
 def per_token_group_quant(
-    input: torch.Tensor, output_q: torch.Tensor, output_s: torch.Tensor, group: int
+    input: torch.Tensor,
+    output_q: torch.Tensor,
+    output_s: torch.Tensor,
+    group: int,
+    *,
+    dtypes: tuple[torch.dtype, torch.dtype] | None = None,
+    by_rows: bool | None = None,
+    packed: bool = False,
+    activates: bool = False,
 ) -> None:
     """Quantise each group of columns by the largest number in it.
 
@@ -44,21 +52,40 @@ def per_token_group_quant(
         input: float [T, D].
         output_q: float8_e4m3fn or int8 [T, D].
         output_s: float32 [T, D / group], by rows or by columns.
-        group: columns that share a scale.
+        group: columns that share a scale; dtypes: of `input` and of `output_q`; by_rows: whether
+            scales lie by rows. The kernel is compiled for these; None where nothing says for which.
+        packed, activates: whether it is compiled to write powers of two, four in an int32, and to
+            multiply two halves of a row at first.
 
     Raises:
         KernelRefused: the real host code refuses such a call.
+        KernelNotModelled: it packs scales, or activates.
     """
-    _check_groups(input, output_q, output_s, group)
+    call = Call("per_token_group_quant", _GROUPS)
+    if packed:
+        call.needs_dtype("output_s", output_s, torch.int32)
+    if activates:
+        call.needs_shape("input", input, output_q.shape[0], 2 * output_q.shape[-1])
+    call.leaves_out({"kUe8m0": packed, "kFuseSiluAndMul": activates},
+                    {"kUe8m0": False, "kFuseSiluAndMul": False})  # fmt: skip
+    _check_groups(input, output_q, output_s, group, dtypes, by_rows)
     if input.numel():
         launch(_BY_GROUPS, rows=input, quantised=output_q, scales=output_s, group=group)
 
 
 @reads_only
 def _check_groups(
-    rows: torch.Tensor, quantised: torch.Tensor, scales: torch.Tensor, group: int
+    rows: torch.Tensor,
+    quantised: torch.Tensor,
+    scales: torch.Tensor,
+    group: int,
+    dtypes: tuple[torch.dtype, torch.dtype] | None,
+    by_rows: bool | None,
 ) -> None:
     call = Call("per_token_group_quant", _GROUPS)
+    if dtypes is not None:
+        call.needs_dtype("input", rows, dtypes[0])
+        call.needs_dtype("output_q", quantised, dtypes[1])
     call.needs_shape("input", rows, None, None)
     call.needs_dtype("input", rows, *_FLOATS)
     call.needs_contiguous_last("input", rows)
@@ -72,10 +99,19 @@ def _check_groups(
     call.needs_shape("output_s", scales, len(rows), width // group)
     call.needs_dtype("output_s", scales, torch.float32)
     call.needs(1 in scales.stride(), "output_s must lie by rows or by columns", scales.stride())
+    if by_rows is not None:
+        inner = 1 if by_rows else 0
+        lies = scales.shape[inner] < 2 or scales.stride(inner) == 1
+        rule = f"output_s must lie by {'rows' if by_rows else 'columns'}"
+        call.needs(lies, rule, f"strides {list(scales.stride())}")
 
 
 def per_token_quant_fp8(
-    input: torch.Tensor, output_q: torch.Tensor, output_s: torch.Tensor
+    input: torch.Tensor,
+    output_q: torch.Tensor,
+    output_s: torch.Tensor,
+    *,
+    dtype: torch.dtype | None = None,
 ) -> None:
     """Quantise each row by the largest number in it.
 
@@ -83,10 +119,13 @@ def per_token_quant_fp8(
         input: float [T, D], contiguous, T > 0.
         output_q: float8_e4m3fn [at least T, D].
         output_s: float32 [at least T, 1].
+        dtype: of `input`, for which the kernel is compiled; None where nothing says it.
 
     Raises:
         KernelRefused: the real host code refuses such a call.
     """
+    if dtype is not None:
+        Call("per_token_quant_fp8", _TOKENS).needs_dtype("input", input, dtype)
     _check_tokens(input, output_q, output_s)
     launch(_BY_TOKENS, rows=input, quantised=output_q, scales=output_s)
 
@@ -110,7 +149,12 @@ def _check_tokens(rows: torch.Tensor, quantised: torch.Tensor, scales: torch.Ten
 
 
 def per_tensor_quant_fp8(
-    input: torch.Tensor, output_q: torch.Tensor, output_s: torch.Tensor, is_static: bool
+    input: torch.Tensor,
+    output_q: torch.Tensor,
+    output_s: torch.Tensor,
+    is_static: bool,
+    *,
+    dtype: torch.dtype | None = None,
 ) -> None:
     """Quantise all numbers by one scale.
 
@@ -119,10 +163,13 @@ def per_tensor_quant_fp8(
         output_q: float8_e4m3fn [n].
         output_s: float32 [1]; unless `is_static`, it becomes that of the largest number, if that is
             more than what it holds.
+        dtype: of `input`, for which the kernel is compiled; None where nothing says it.
 
     Raises:
         KernelRefused: the real host code refuses such a call.
     """
+    if dtype is not None:
+        Call("per_tensor_quant_fp8", _TENSOR).needs_dtype("input", input, dtype)
     _check_tensor(input, output_q, output_s)
     if input.numel():
         launch(_BY_ONE, numbers=input, quantised=output_q, scale=output_s, finds=not is_static)

@@ -126,6 +126,7 @@ def trtllm_batch_decode_with_kv_cache(
         offsets: torch.Tensor | int = cum_seq_lens_q
         rows, width = len(cum_seq_lens_q) - 1, max_q_len
     else:
+        call.needs(q_len_per_req > 0, "q_len_per_req must be positive", q_len_per_req)
         offsets, rows, width = q_len_per_req, len(query) // q_len_per_req, q_len_per_req
     needed = counter_bytes(rows, query.shape[1], 1)
     counters = multi_ctas_kv_counter_buffer
@@ -217,7 +218,11 @@ def _call_trtllm_gen(
     **more: Any,
 ) -> torch.Tensor:
     """What both forms check, and the launch."""
+    rule = "kv_cache must be keys and values"
+    call.needs(len(kv_cache) == 2, rule, f"{len(kv_cache)} of them")
     k_cache, v_cache = kv_cache
+    for name, tensor in (("k_cache", k_cache), ("v_cache", v_cache)):
+        call.needs_shape(name, tensor, None, None, None, None)
     call.needs_dtype("query", query, *_DTYPES, *_ALSO)
     fp4 = torch.uint8 in (k_cache.dtype, v_cache.dtype)
     if not fp4:
@@ -239,11 +244,12 @@ def _call_trtllm_gen(
     call.needs(dims[0] == dims[1], "head_dim of query and k_cache must be the same", dims)
     heads = query.shape[1], k_cache.shape[1]
     rule = "num_qo_heads must be a multiple of num_kv_heads"
-    call.needs(heads[0] % heads[1] == 0, rule, heads)
+    call.needs(heads[1] > 0 and heads[0] % heads[1] == 0, rule, heads)
     call.needs_dtype("sinks", sinks, torch.float32)
     for name in ("bmm1_scale", "bmm2_scale"):
         if isinstance(more[name], torch.Tensor):
             call.needs_dtype(name, more[name], torch.float32)
+            call.needs(more[name].numel() > 0, f"{name} must hold a number", list(more[name].shape))
     dtype = out_dtype or (query.dtype if out is None else out.dtype)
     allowed = (query.dtype, torch.float16, torch.bfloat16)
     call.needs(dtype in allowed, "out_dtype must be of query, float16 or bfloat16", dtype)
@@ -361,12 +367,27 @@ def attend_paged(
         side_by_side: whether those of four values are, in the last two dimensions.
     """
     values = v_cache.as_strided(v_cache.shape, k_cache.stride())
-    keys, values, of_all = k_cache.transpose(1, 2), values.transpose(1, 2), float(bmm2_scale)
+    keys, values, of_all = k_cache.transpose(1, 2), values.transpose(1, 2), loaded(bmm2_scale)
     read = None if scales is None else _fp4_reader(keys, values, scales, side_by_side, of_all)
     cache = Cache(keys, values, value_scale=of_all, read=read)
     # What a kernel gives a token without keys is not documented.
-    softmax = Softmax(float(bmm1_scale), sinks=sinks, empty="undefined")
+    sinks = first_logits(memory, sinks, query.shape[1])
+    softmax = Softmax(loaded(bmm1_scale), sinks=sinks, empty="undefined")
     attend(memory, query, cache, rows, softmax, as_contiguous(out))
+
+
+def loaded(scale: float | torch.Tensor) -> float:
+    """A factor, or the number at a tensor's address, of which a kernel loads no more."""
+    return float(scale.reshape(-1)[0] if isinstance(scale, torch.Tensor) else scale)
+
+
+def first_logits(
+    memory: KernelMemory, sinks: torch.Tensor | None, heads: int
+) -> torch.Tensor | None:
+    """As many logits of sinks as there are heads, from a tensor's address on."""
+    if sinks is None or sinks.shape == (heads,):
+        return sinks
+    return memory.rows("sinks", sinks.reshape(-1), np.arange(heads))
 
 
 def _fp4_reader(

@@ -28,7 +28,12 @@ from fuzzgraph.kernel_models.latent import latent, needs_one_width
 from fuzzgraph.kernel_models.launch import ModelKernel, launch
 from fuzzgraph.kernel_models.memory import KernelMemory
 from fuzzgraph.kernel_models.pages import paged_keys
-from fuzzgraph.kernel_models.trtllm_gen import as_contiguous, counter_bytes
+from fuzzgraph.kernel_models.trtllm_gen import (
+    as_contiguous,
+    counter_bytes,
+    first_logits,
+    loaded,
+)
 
 __all__ = ["trtllm_batch_decode_with_kv_cache_mla", "trtllm_ragged_attention_deepseek"]
 
@@ -117,6 +122,7 @@ def trtllm_batch_decode_with_kv_cache_mla(
     for name, scale in (("bmm1_scale", bmm1_scale), ("bmm2_scale", bmm2_scale)):
         if isinstance(scale, torch.Tensor):
             call.needs_dtype(name, scale, torch.float32)
+            call.needs(scale.numel() > 0, f"{name} must hold a number", list(scale.shape))
     call.needs_dtype("sinks", sinks, torch.float32)
     dtype = torch.float32 if query.dtype == torch.float32 else torch.bfloat16
     shape = (rows, tokens, heads, kv_lora_rank)
@@ -188,9 +194,10 @@ def _trtllm_gen_latent(
         keys = paged_keys(memory, "block_tables", table, row, length, page_size)
         found.append(Row(row * tokens, tokens, keys, below_diagonal(tokens, length, (-1, 0))))
     plain = latent(kv_cache.transpose(1, 2), out.shape[-1], "kv_cache")
-    cache = Cache(plain.keys, plain.values, 1.0, float(bmm2_scale), plain.names)
+    cache = Cache(plain.keys, plain.values, 1.0, loaded(bmm2_scale), plain.names)
     # What a kernel gives a token without keys is not documented.
-    softmax = Softmax(float(bmm1_scale), sinks=sinks, empty="undefined")
+    sinks = first_logits(memory, sinks, query.shape[1])
+    softmax = Softmax(loaded(bmm1_scale), sinks=sinks, empty="undefined")
     attend(memory, query, cache, found, softmax, out)
 
 
@@ -252,7 +259,8 @@ def trtllm_ragged_attention_deepseek(
     dims = query.shape[-1], key.shape[-1]
     call.needs(dims[0] == dims[1], "query and key must be equally wide", dims)
     rule = "query heads must be a multiple of key heads"
-    call.needs(query.shape[1] % key.shape[1] == 0, rule, (query.shape[1], key.shape[1]))
+    divides = key.shape[1] > 0 and query.shape[1] % key.shape[1] == 0
+    call.needs(divides, rule, (query.shape[1], key.shape[1]))
     offsets = (("cum_seq_lens_q", cum_seq_lens_q), ("cum_seq_lens_kv", cum_seq_lens_kv))
     for name, tensor in offsets:
         call.needs_dtype(name, tensor, torch.int32)
@@ -307,8 +315,9 @@ def _trtllm_gen_ragged(
         places = start + np.arange(length)
         served = min(tokens, max_q_len)
         rows.append(Row(first, served, (places,), None if hidden is None else hidden[:served]))
-    cache = Cache(key, value, 1.0, float(bmm2_scale), ("key", "value"))
-    softmax = Softmax(float(bmm1_scale), sinks=sinks, empty="undefined")
+    cache = Cache(key, value, 1.0, loaded(bmm2_scale), ("key", "value"))
+    sinks = first_logits(memory, sinks, query.shape[1])
+    softmax = Softmax(loaded(bmm1_scale), sinks=sinks, empty="undefined")
     attend(memory, query, cache, rows, softmax, out, None if lse is None else lse.transpose(0, 1))
 
 

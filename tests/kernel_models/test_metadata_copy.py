@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fuzzgraph.errors import KernelNotModelled, KernelRefused
+from fuzzgraph.errors import KernelRefused
 from fuzzgraph.kernel_models.metadata_copy import DECODE, copy_metadata, copy_metadata_thrice
+from tests.kernel_models.strict_runs import strictly
 
 _BY_TOKEN = 1
 """A mode whose rows are tokens."""
@@ -72,7 +73,42 @@ def test_other_numbers_are_refused() -> None:
         copy_metadata([*made, None, None], [*places, None, None], 2, 4, 0, 2, mode=DECODE)
 
 
-def test_what_flash_mla_plans_is_not_followed() -> None:
+def test_what_flash_mla_plans_is_copied_by_a_kernel_that_is_compiled_for_it() -> None:
     made, places = _made(2, tokens=2), _places(2, tokens=2)
-    with pytest.raises(KernelNotModelled, match="flashmla_num_splits"):
-        copy_metadata([*made, _ints(3), _ints(2)], [*places, None, None], 2, 4, 0, 2, mode=DECODE)
+    splits, parts = _ints(3), _ints(2, 2)
+    given = [*made, _ints(3, value=5), _ints(2, 2, value=6)], [*places, splits, parts]
+    copy_metadata(*given, 2, 4, 0, 2, mode=DECODE)
+    assert not splits.any()
+    copy_metadata(*given, 2, 4, 0, 2, mode=DECODE, has_plan=True)
+    assert splits.tolist() == [5, 5, 5]
+    assert parts.tolist() == [[6, 6], [6, 6]]
+
+
+def test_pages_are_left_by_a_kernel_that_is_compiled_without_them() -> None:
+    made, places = _made(2, tokens=2), _places(2, tokens=2)
+    given = [*made, None, None], [*places, None, None]
+    copy_metadata(*given, 2, 4, 0, 2, mode=DECODE, has_pages=False)
+    assert places[2][:, :4].equal(made[2])
+    assert not places[6].any()
+
+
+@pytest.mark.parametrize(
+    ("changed", "mode", "has_plan", "rule"),
+    [
+        ((1, 6), DECODE, False, "real_page_table must be given"),
+        ((0, 4), _BY_TOKEN, False, "seqlens_expanded must be given"),
+        ((1, 4), _BY_TOKEN, False, "seqlens_expanded must be given"),
+        ((0, 7), DECODE, True, "flashmla_num_splits must be given"),
+        ((1, 8), DECODE, True, "flashmla_metadata must be given"),
+    ],
+)
+def test_what_a_kernel_is_compiled_to_copy_must_be_given(
+    changed: tuple[int, int], mode: int, has_plan: bool, rule: str
+) -> None:
+    plan = [_ints(3), _ints(2)]
+    given: list[list[torch.Tensor | None]] = [
+        [*_made(2, tokens=2), *plan], [*_places(2, tokens=2), *plan]
+    ]  # fmt: skip
+    given[changed[0]][changed[1]] = None
+    with strictly(), pytest.raises(AssertionError, match=rule):
+        copy_metadata(given[0], given[1], 2, 4, 4, 2, mode=mode, has_plan=has_plan)

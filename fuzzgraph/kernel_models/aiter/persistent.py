@@ -118,8 +118,8 @@ def get_mla_metadata_info_v1(
     call.leaves_out({"is_sparse": is_sparse}, {"is_sparse": False})
     call.needs(num_head_qo % 8 == 0, "query heads must be a multiple of 8", num_head_qo)
     # Heads other than 16 count as rows of 16.
-    tiles = batch_size * math.ceil(max_seqlen_qo * num_head_qo / (128 if num_head_qo == 16 else 16))
-    each = tiles // batch_size
+    each = math.ceil(max_seqlen_qo * num_head_qo / (128 if num_head_qo == 16 else 16))
+    tiles = batch_size * each
     if intra_batch_mode:
         items = parts = tiles * num_kv_splits
     elif fast_mode:

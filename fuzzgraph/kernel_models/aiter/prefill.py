@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from fuzzgraph.kernel_models.aiter.csr import ALSO, HALVES, csr_keys, csr_length
-from fuzzgraph.kernel_models.arguments import Tensor1, Tensor3
+from fuzzgraph.kernel_models.arguments import Tensor1, Tensor3, Tensor3Or4
 from fuzzgraph.kernel_models.attention import (
     Cache,
     Row,
@@ -36,8 +36,8 @@ _MHA_DEFAULTS = {"dropout_p": 0.0, "deterministic": False, "return_attn_probs": 
 
 def mha_batch_prefill_func(
     q: Tensor3,
-    k: torch.Tensor,
-    v: torch.Tensor,
+    k: Tensor3Or4,
+    v: Tensor3Or4,
     cu_seqlens_q: Tensor1,
     kv_indptr: Tensor1,
     kv_page_indices: Tensor1,
@@ -71,7 +71,16 @@ def mha_batch_prefill_func(
     """
     call = Call("mha_batch_prefill_func", _MHA)
     call.leaves_out(others, _MHA_DEFAULTS)
+    call.needs(k.dim() == v.dim(), "k and v must have as many dimensions", f"{k.dim()}, {v.dim()}")
+    rule = "k and v must have the same page size and heads"
+    call.needs(k.shape[1:-1] == v.shape[1:-1], rule, f"{list(k.shape)} and {list(v.shape)}")
     _check_aiter_mha(call, q, k, v, cu_seqlens_q)
+    _needs_two(call, window_size)
+    call.needs(
+        sink_ptr is None or (sink_ptr.dim() > 0 and len(sink_ptr) == q.shape[1]),
+        f"sink_ptr must have {q.shape[1]} logits, one for each head",
+        None if sink_ptr is None else list(sink_ptr.shape),
+    )
     call.needs_dtype("kv_indptr", kv_indptr, torch.int32)
     call.needs_dtype("kv_page_indices", kv_page_indices, torch.int32)
     call.needs(
@@ -121,11 +130,16 @@ def flash_attn_varlen_func_aiter(
     call = Call("flash_attn_varlen_func", _MHA)
     call.leaves_out(others, _MHA_DEFAULTS)
     _check_aiter_mha(call, q, k, v, cu_seqlens_q)
+    _needs_two(call, window_size)
     call.needs_dtype("cu_seqlens_k", cu_seqlens_k, torch.int32)
     return _launch_aiter_mha(
         _AITER_VARLEN, q, k, v, cu_seqlens_q, softmax_scale, logits_soft_cap, causal, window_size,
         return_lse, out, sinks=None, max_seqlen_q=max_seqlen_q, cu_seqlens_k=cu_seqlens_k,
     )  # fmt: skip
+
+
+def _needs_two(call: Call, window_size: tuple[int, ...]) -> None:
+    call.needs(len(window_size) >= 2, "window_size must have two numbers or more", window_size)
 
 
 def _check_aiter_mha(
@@ -139,7 +153,7 @@ def _check_aiter_mha(
         call.needs_contiguous_last(name, tensor)
     heads = q.shape[1], k.shape[-2]
     rule = "query heads must be a multiple of those of the keys"
-    call.needs(heads[0] % heads[1] == 0, rule, heads)
+    call.needs(heads[1] > 0 and heads[0] % heads[1] == 0, rule, heads)
     call.needs(k.shape[-1] == q.shape[-1], "keys must be as wide as queries", k.shape[-1])
 
 
@@ -233,7 +247,7 @@ def _attend_aiter_rows(
         check_longest(memory, "max_seqlen_q", max_seqlen_q, row, count)
         keys = keys_of(row)
         hidden = below_diagonal(count, len(keys[0]), window)
-        tokens = min(count, max_seqlen_q)
+        tokens = max(0, min(count, max_seqlen_q))  # a grid of no blocks serves none
         rows.append(Row(first, tokens, keys, hidden[:tokens]))
     attend(memory, q, Cache(k, v, names=("k", "v")), rows, Softmax(scale, softcap, sinks), out, lse)
 

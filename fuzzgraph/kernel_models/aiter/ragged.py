@@ -72,6 +72,7 @@ def paged_attention_ragged(
     # The pointers of these are read as int32, whatever their tensors hold.
     call.needs_dtype("kv_indptr", kv_indptr, torch.int32)
     call.needs_dtype("kv_page_indices", kv_page_indices, torch.int32)
+    call.needs(block_size > 0, "block_size must be positive, to compile a kernel", block_size)
     layouts = ("NHD", "HND")
     call.needs(kv_cache_layout in layouts, f"kv_cache_layout is one of {layouts}", kv_cache_layout)
     known = ("auto", "fp8", "fp8_e4m3", "fp8_e5m2")

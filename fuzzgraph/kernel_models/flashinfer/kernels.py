@@ -81,7 +81,8 @@ def _flashinfer_paged(
         return
     page_size = k_cache.shape[1]
     masking = _Masking(**scalars)
-    _as_planned(memory, planned, q, k_cache, v_cache, page_size)
+    if not _as_planned(memory, planned, q, k_cache, v_cache, page_size):
+        return
     _reach_is_planned(memory, planned, masking.window_left)
     pages = _first(memory, "paged_kv_indptr", paged_kv_indptr, rows + 1)
     check_offsets(memory, "paged_kv_indptr", pages, len(paged_kv_indices))
@@ -127,7 +128,8 @@ def _flashinfer_paged_sm90(
     if work is None:
         return
     page_size = k_cache.shape[1]
-    _as_planned(memory, planned, q, k_cache, v_cache, page_size)
+    if not _as_planned(memory, planned, q, k_cache, v_cache, page_size):
+        return
     masking = _Masking(**scalars)
     if not masking.windowed:  # LEFT_SLIDING_WINDOW is of the module
         masking = replace(masking, window_left=-1)
@@ -164,7 +166,8 @@ def _flashinfer_ragged(
     if work is None:
         return
     masking = _Masking(**scalars)
-    _as_planned(memory, planned, q, k[:, None], v[:, None], 1)
+    if not _as_planned(memory, planned, q, k[:, None], v[:, None], 1):
+        return
     _reach_is_planned(memory, planned, masking.window_left)
     offsets = _first(memory, "kv_indptr", kv_indptr, rows + 1)
     check_offsets(memory, "kv_indptr", offsets, len(k))
@@ -191,8 +194,12 @@ def _as_planned(
     k_cache: torch.Tensor,
     v_cache: torch.Tensor,
     page_size: int,
-) -> None:
-    """Items, tiles and room for partial results are those of the sizes that were planned."""
+) -> bool:
+    """Items, tiles and room for partial results are those of the sizes that were planned.
+
+    Returns:
+        Whether queries and keys have products at all; what a kernel makes of others is undefined.
+    """
     there = {
         "num_qo_heads": q.shape[1], "num_kv_heads": k_cache.shape[2], "page_size": page_size,
         "head_dim_qk": q.shape[2], "head_dim_vo": v_cache.shape[3],
@@ -201,6 +208,11 @@ def _as_planned(
         if name in there and size != there[name]:
             rule = f"{name} of a plan must be that of the run, {there[name]}"
             memory.misused(name, rule, str(size))
+    fits = q.shape[2] == k_cache.shape[3] and not q.shape[1] % max(k_cache.shape[2], 1)
+    if not fits:
+        rule = f"q must have the keys' {k_cache.shape[3]} columns, and whole groups of heads"
+        memory.misused("q", rule, str(list(q.shape)))
+    return fits
 
 
 def _reach_is_planned(memory: KernelMemory, planned: Planned | None, window_left: int) -> None:

@@ -13,8 +13,8 @@ from fuzzgraph.kernel_models.checks import Call
 from fuzzgraph.kernel_models.flashinfer.wrapper import SOURCE, Wrapper
 from fuzzgraph.kernel_models.launch import ModelKernel, launch
 
-__all__ = ["PLAN_DEFAULTS", "RUN_DEFAULTS", "PagedWrapper", "check_window", "followed", "rows_of",
-           "seq_lens"]  # fmt: skip
+__all__ = ["PLAN_DEFAULTS", "RUN_DEFAULTS", "PagedWrapper", "check_pages", "check_window",
+           "followed", "rows_of", "seq_lens"]  # fmt: skip
 
 PLAN_DEFAULTS = {"pos_encoding_mode": "NONE", "non_blocking": True, "use_fp16_qk_reduction": False,
           "token_pos_in_items_len": 0, "q_len_per_req": 1}  # fmt: skip
@@ -29,8 +29,7 @@ class PagedWrapper(Wrapper):
 
     def _unpacked(self, caches: Any) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values as [pages, page_size, heads, columns], by strides (utils.py)."""
-        k, v = caches if isinstance(caches, tuple) else _five(caches, self._kv_layout).unbind(1)
-        k, v = _four(k, self._kv_layout), _four(v, self._kv_layout)
+        k, v = self._pair(caches)
         rule = "k_cache and v_cache must have the same strides"
         self._call.needs(k.stride() == v.stride(), rule, f"{k.stride()} and {v.stride()}")
         for name, cache in (("k_cache", k), ("v_cache", v)):
@@ -38,6 +37,26 @@ class PagedWrapper(Wrapper):
         if self._kv_layout == "HND":
             return k.transpose(1, 2), v.transpose(1, 2)
         return k, v
+
+    def _pair(self, caches: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values, each with four dimensions, of a pair or of both in one (utils.py)."""
+        call, layout = self._call, self._kv_layout
+        if isinstance(caches, torch.Tensor):
+            rule = "a paged_kv_cache of keys and values must have 4 or 5 dimensions"
+            call.needs(caches.dim() in (4, 5), rule, list(caches.shape))
+            caches = _five(caches, layout)
+            rule = "a paged_kv_cache must have keys and values in its second dimension"
+            call.needs(caches.shape[1] == 2, rule, list(caches.shape))
+            k, v = caches.unbind(1)
+            return k, v
+        rule = "paged_kv_cache must be a tensor, or a tuple of keys and values"
+        call.needs(isinstance(caches, tuple), rule, type(caches).__name__)
+        call.needs(len(caches) == 2, rule, f"{len(caches)} of them")
+        for name, cache in zip(("k_cache", "v_cache"), caches, strict=True):
+            call.needs(isinstance(cache, torch.Tensor), f"{name} must be a tensor", cache)
+            rule = f"{name} must have 3 or 4 dimensions"
+            call.needs(cache.dim() in (3, 4), rule, list(cache.shape))
+        return _four(caches[0], layout), _four(caches[1], layout)
 
     def _launch(
         self, kernel: ModelKernel, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
@@ -125,6 +144,13 @@ def seq_lens(indptr: torch.Tensor, last_page_len: torch.Tensor, page_size: int) 
     """[rows] keys of each row, of which all pages but the last are full (page.py get_seq_lens)."""
     full = (indptr[1:] - indptr[:-1] - 1).clamp(min=0)
     return full * page_size + last_page_len
+
+
+def check_pages(call: Call, indptr: torch.Tensor, last_page_len: torch.Tensor) -> None:
+    """Refuse offsets and last pages that `seq_lens`, the host's own sum, cannot add up."""
+    counts = max(len(indptr) - 1, 0), len(last_page_len)
+    rule = "paged_kv_indptr must hold one offset more than paged_kv_last_page_len has entries"
+    call.needs(counts[0] == counts[1] or 1 in counts, rule, f"{len(indptr)} and {counts[1]}")
 
 
 def check_window(wrapper: Wrapper, window_left: int | None) -> None:

@@ -16,6 +16,7 @@ from fuzzgraph.kernel_models.flashinfer.paged import (
     PLAN_DEFAULTS,
     RUN_DEFAULTS,
     PagedWrapper,
+    check_pages,
     check_window,
     followed,
     rows_of,
@@ -98,11 +99,15 @@ class BatchPrefillWithPagedKVCacheWrapper(PagedWrapper):
         rows = len(qo_indptr) - 1
         given = {**others, "use_fp16_qk_reduction": use_fp16_qk_reduction}
         self._begin(rows, followed(given, pos_encoding_mode), PLAN_DEFAULTS)
+        self._call.needs(rows >= 0, "qo_indptr must hold an offset or more", "none")
+        check_pages(self._call, paged_kv_indptr, paged_kv_last_page_len)
         held = None
         if custom_mask is not None or packed_custom_mask is not None:
+            rule = f"paged_kv_indptr must be as long as qo_indptr, {rows + 1}"
+            self._call.needs(len(paged_kv_indptr) == rows + 1, rule, len(paged_kv_indptr))
             full = (paged_kv_indptr[1:] - paged_kv_indptr[:-1] - 1) * page_size
             keys = full + paged_kv_last_page_len
-            held = packed_mask(custom_mask, packed_custom_mask, qo_indptr, keys)
+            held = packed_mask(self._call, custom_mask, packed_custom_mask, qo_indptr, keys)
         queries = self._count_queries(qo_indptr)
         self._bind("qo_indptr", qo_indptr)
         self._bind("paged_kv_indptr", paged_kv_indptr)

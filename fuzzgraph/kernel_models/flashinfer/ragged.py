@@ -84,6 +84,7 @@ class BatchPrefillWithRaggedKVCacheWrapper(Wrapper):
             KernelNotModelled: an argument or a backend that the model does not follow.
         """
         rows = len(qo_indptr) - 1
+        self._call.needs(rows >= 0, "qo_indptr must hold an offset or more", "none")
         given = {**others, "use_fp16_qk_reduction": use_fp16_qk_reduction}
         self._begin(rows, followed(given, pos_encoding_mode), PLAN_DEFAULTS)
         rule = f"kv_indptr must hold {rows + 1} offsets, as many as qo_indptr"
@@ -92,7 +93,9 @@ class BatchPrefillWithRaggedKVCacheWrapper(Wrapper):
         self._bind("kv_indptr", kv_indptr)
         if custom_mask is not None or packed_custom_mask is not None:
             keys = kv_indptr[1:] - kv_indptr[:-1]
-            self._bind_mask(*packed_mask(custom_mask, packed_custom_mask, qo_indptr, keys))
+            self._bind_mask(
+                *packed_mask(self._call, custom_mask, packed_custom_mask, qo_indptr, keys)
+            )
         queries = self._count_queries(qo_indptr)
         self._remember(
             q_data_type, kv_data_type, o_data_type, window_left, logits_soft_cap, sm_scale

@@ -263,6 +263,7 @@ def dtype_of(named: Any) -> torch.dtype:
 
 
 def packed_mask(
+    call: Call,
     mask: torch.Tensor | None,
     packed: torch.Tensor | None,
     qo_indptr: torch.Tensor,
@@ -279,13 +280,15 @@ def packed_mask(
     sizes = (qo_indptr[1:] - qo_indptr[:-1]) * keys
     if packed is None:
         assert mask is not None, "called without a mask"
-        return pack_mask(mask, sizes)
+        return pack_mask(call, mask, sizes)
     starts = torch.zeros_like(qo_indptr)
     starts[1:] = torch.cumsum(sizes, 0)
     return packed, starts
 
 
-def pack_mask(mask: torch.Tensor, sizes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def pack_mask(
+    call: Call, mask: torch.Tensor, sizes: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
     """(uint8 bits, int32 [rows + 1] offsets in bytes) of a mask, each row from a whole byte on.
 
     Args:
@@ -299,6 +302,7 @@ def pack_mask(mask: torch.Tensor, sizes: torch.Tensor) -> tuple[torch.Tensor, to
     packed = torch.zeros_like(starts)
     packed[1:] = torch.cumsum((sizes + 7) // 8, 0)
     total = int(packed[-1].item())
+    call.needs(total >= 0, "a mask must have no fewer than 0 bytes, by offsets and pages", total)
     bits = torch.empty(total, dtype=torch.uint8, device=mask.device)
     launch(PACK_BITS, mask=mask.reshape(-1), starts=starts, bytes_at=packed, bits=bits)
     return bits, packed

@@ -9,7 +9,7 @@ written in, a list of plain parameters; it is no parser of C++.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ __all__ = [
     "Parameter",
     "check_binding",
     "check_template",
+    "number_of",
     "parameters_of",
     "template_of",
     "template_of_function",
@@ -56,9 +57,17 @@ class Parameter:
 
 
 _FLOATS = frozenset(("float", "double"))
-_INTEGERS = frozenset(
-    ("bool", "int", "long", "size_t", *(f"{u}int{n}_t" for u in ("", "u") for n in (8, 16, 32, 64)))
-)
+_HELD: Mapping[str, range] = {
+    "bool": range(2),
+    "int": range(-(2**31), 2**31),
+    "long": range(-(2**63), 2**63),
+    "size_t": range(2**64),
+    **{f"int{n}_t": range(-(2 ** (n - 1)), 2 ** (n - 1)) for n in (8, 16, 32, 64)},
+    **{f"uint{n}_t": range(2**n) for n in (8, 16, 32, 64)},
+}
+"""What whole numbers of each kind hold, where `long` has 64 bits."""
+_INTEGERS = frozenset(_HELD)
+_FLAGS = {"true": 1, "false": 0}
 
 
 def parameters_of(source: str, function: str, within: str = "") -> tuple[Parameter, ...]:
@@ -163,9 +172,19 @@ def check_template(
             )
 
 
+def number_of(value: str) -> int | None:
+    """The whole number that an argument of a template is; None for a type or another name."""
+    if re.fullmatch(r"-?\d+", value):
+        return int(value)
+    return _FLAGS.get(value)
+
+
 def _fits_template(kind: str, value: str) -> bool:
-    number = value in ("true", "false") or re.fullmatch(r"-?\d+", value) is not None
-    return number if kind in _INTEGERS else not number
+    # A constant converts into another kind of number if that one holds it (no narrowing).
+    number = number_of(value)
+    if kind not in _INTEGERS or number is None:
+        return (kind in _INTEGERS) == (number is not None)
+    return number in _HELD[kind]
 
 
 def _parameters(listed: str) -> tuple[Parameter, ...]:

@@ -17,7 +17,7 @@ from fuzzgraph.relays import relay
 from fuzzgraph.targets.offline.binding import Binding, binding_of
 from fuzzgraph.targets.offline.stub import Stub
 
-__all__ = ["put_model", "strict"]
+__all__ = ["checks_kinds", "put_model", "strict"]
 
 _MODELS = "fuzzgraph.kernel_models"
 _REAL = "_stands_in_for"
@@ -66,6 +66,28 @@ def strict(model: Any) -> Any:
     if inspect.isclass(model):
         return _strict_class(model)
     return _checked(model, model.__name__) if inspect.isfunction(model) else model
+
+
+def checks_kinds(model: Any, name: str) -> Any:
+    """A model behind a binding that has counted its arguments: wrong kinds raise `KernelRefused`.
+
+    Args:
+        model: a function of the kernel models, or a partial of one; whatever else stays as it is.
+        name: what a message calls it.
+    """
+    if isinstance(model, functools.partial):
+        return functools.partial(checks_kinds(model.func, name), *model.args, **model.keywords)
+    if not inspect.isfunction(model) or not model.__module__.startswith(_MODELS):
+        return model
+    binding = binding_of(model)
+
+    @functools.wraps(model)
+    @relay
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        check_arguments(name, model, binding.named(args, kwargs))
+        return model(*args, **kwargs)
+
+    return checked
 
 
 _STRICT: dict[type, type] = {}

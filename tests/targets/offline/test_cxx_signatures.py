@@ -93,11 +93,20 @@ def test_a_binding_converts_numbers_and_takes_what_is_optional() -> None:
         (["8", "bf16_t", "ns::A"], "has 4 template parameters"),
         (["bf16_t", "8", "ns::A", "true"], "kBytes must be int64_t; got bf16_t"),
         (["8", "bf16_t", "true", "ns::A"], "kLayout must be ns::Layout; got true"),
+        (["8", "bf16_t", "ns::A", "2"], "kFast must be bool; got 2"),
+        ([str(2**63), "bf16_t", "ns::A", "true"], "kBytes must be int64_t; got 92"),
     ],
 )
 def test_what_a_compiler_refuses_is_refused(args: list[str], rule: str) -> None:
     with pytest.raises(KernelRefused, match=rule):
         check_template("Kernel", template_of(SOURCE, "Kernel"), args, "a.cuh")
+
+
+def test_a_number_below_zero_is_no_unsigned_one() -> None:
+    declared = template_of("template <uint32_t kSize> struct Kernel {", "Kernel")
+    check_template("Kernel", declared, ["true"], "a.cuh")
+    with pytest.raises(KernelRefused, match="kSize must be uint32_t; got -1"):
+        check_template("Kernel", declared, ["-1"], "a.cuh")
 
 
 def test_arguments_of_a_template_of_the_right_kinds_pass() -> None:

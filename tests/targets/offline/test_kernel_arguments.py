@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,11 +11,12 @@ import torch
 
 from fuzzgraph.errors import KernelRefused
 from fuzzgraph.kernel_models.arguments import Tensor1, Tensor3Or4, check_arguments
+from fuzzgraph.kernel_models.block_indexer import compress_group_keys
 from fuzzgraph.kernel_models.flash_attention import flash_attn_with_kvcache
 from fuzzgraph.kernel_models.flashinfer import BatchMLAPagedAttentionWrapper
 from fuzzgraph.kernel_models.launch import ModelKernel, launch
 from fuzzgraph.kernel_models.memory import KernelMemory
-from fuzzgraph.targets.offline.kernel_arguments import put_model, strict
+from fuzzgraph.targets.offline.kernel_arguments import checks_kinds, put_model, strict
 from fuzzgraph.targets.offline.stub import Stub
 
 
@@ -91,6 +93,21 @@ def test_a_tensor_of_one_of_several_numbers_of_dimensions_passes() -> None:
         check_arguments("model", model, {"q": torch.zeros(2)})
     with pytest.raises(KernelRefused, match="sinks must have 1 dimensions"):
         check_arguments("model", model, {"q": torch.zeros(1, 1, 1), "sinks": torch.zeros(())})
+
+
+@pytest.mark.parametrize("built", [lambda model: model, lambda model: partial(model, eps=1.0)])
+def test_a_model_behind_a_compiled_binding_takes_its_kinds_alone(built: Any) -> None:
+    model = checks_kinds(built(compress_group_keys), "k_compress")
+    matrix = torch.zeros(2, 2, dtype=torch.int32)
+    given = (matrix, matrix, matrix, matrix, matrix[0], matrix[0], matrix, matrix, 1, 2)
+    with pytest.raises(KernelRefused, match=r"k_compress: write_locs must have 1 dimensions"):
+        model(*given, *((1e-6,) if built(model) is model else ()))
+
+
+def test_what_is_no_model_stays_behind_its_binding() -> None:
+    def run() -> None: ...
+
+    assert checks_kinds(run, "run") is run
 
 
 def test_a_call_that_the_engines_own_function_would_not_take_is_refused() -> None:

@@ -26,6 +26,7 @@ import torch
 from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.compressor_layer import promised_of_compressor
+from fuzzgraph.errors import KernelRefused
 from fuzzgraph.kernel_models import (
     flash_mla,
     flash_mla_sparse,
@@ -36,6 +37,7 @@ from fuzzgraph.kernel_models import (
     paged_mqa,
     paged_topk,
 )
+from fuzzgraph.kernel_models.checks import Call
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.offline import fields
 from fuzzgraph.targets.offline.cuda_on_cpu import tensors_claim_cuda
@@ -89,6 +91,8 @@ _INDEX_WIDTH = 128
 _TOPK = 64
 """Keys that an indexer selects of a case's 128; a table of them has columns in multiples of it."""
 _STORE = "deepseek_v4/fused_norm_rope_v2.cuh"
+_FP8 = "V4"
+"""Layout of its pages, by the source."""
 _PLANNERS = "deepseek_v4/c_plan.cuh"
 _MOST_DRAFTS = re.compile(r"kMaxMTPDraftTokens = (\d+);")
 _DRAFTS: Mapping[str, Any] = MappingProxyType({"max_draft_tokens": 8, "max_spec_steps": 3})
@@ -252,8 +256,18 @@ def _compression(ratio: int, model: Any) -> Any:
 
 
 def _compressed_store(compiled: Compiled) -> Any:
+    said = compiled.template
+    fp8_pages = said.get("kBf16Store", "false") == "false" and said.get("kLayout", _FP8) == _FP8
+    if compiled.number("kHeadDim") == _INDEX_WIDTH and not fp8_pages:
+        raise KernelRefused("FusedNormRopeKernel of an indexer has pages of FP8 alone (its source)")
+    shuffled = int(said.get("kPreshuffleSize", "0"))
+    Call("FusedNormRopeKernel", _STORE).leaves_out(
+        {"kPreshuffleSize": shuffled}, {"kPreshuffleSize": 0}
+    )
     return functools.partial(
         page_store.store_compressed,
+        rotated=compiled.number("kRopeDim"),
+        fp8_pages=fp8_pages,
         page_size=compiled.number("kPageSize"),
         width=compiled.number("kHeadDim"),
         dtype=compiled.dtype("DType"),

@@ -15,6 +15,7 @@ different ones equally good.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -125,17 +126,26 @@ def _pairs(compiled: Compiled) -> Any:
 
 
 def _sized(model: Any, compiled: Compiled) -> Any:
-    width, page_size = compiled.number("kHeadDim"), compiled.number("kPageSize")
-    return lambda *args: model(*args, width=width, page_size=page_size)
+    names = {"width": "kHeadDim", "page_size": "kPageSize", "rotated": "kRopeDim"}
+    built = {name: compiled.number(parameter) for name, parameter in names.items()}
+    return functools.partial(model, **built)
+
+
+def _sizes(compiled: Compiled) -> tuple[int, int]:
+    return compiled.number("kHeadDim"), compiled.number("kRopeDim")
 
 
 def _keys(compiled: Compiled) -> Any:
-    page_size, ratio = compiled.number("kPageSize"), compiled.number("kRatio")
-    return lambda *args: fp4_indexer.pack_index_keys(*args, page_size=page_size, ratio=ratio)
+    return functools.partial(
+        fp4_indexer.pack_index_keys,
+        page_size=compiled.number("kPageSize"),
+        ratio=compiled.number("kRatio"),
+        sizes=_sizes(compiled),
+    )
 
 
 def _queries(compiled: Compiled) -> Any:
-    return fp4_indexer.pack_index_queries
+    return functools.partial(fp4_indexer.pack_index_queries, sizes=_sizes(compiled))
 
 
 def _maxima(compiled: Compiled) -> Any:

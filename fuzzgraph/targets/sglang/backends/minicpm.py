@@ -9,6 +9,7 @@ in TileLang (`fuse_kernel.py`), and the recurrent layers beside, which `lightnin
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from typing import Any
 
@@ -50,7 +51,12 @@ _GROUP = 16
 
 
 def _table(compiled: Compiled) -> Any:
-    return pooled_selection.selected_slots
+    sizes = (
+        compiled.number("kSparseTopK"),
+        compiled.number("kHeadGroup"),
+        compiled.number("kSparseBlockSize"),
+    )
+    return functools.partial(pooled_selection.selected_slots, sizes=sizes)
 
 
 _COMPILED: Makers = {"get_block_table": _table}

@@ -13,6 +13,7 @@ are the indexer's projections (`selected_blocks_model`).
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
@@ -74,11 +75,13 @@ _HEAD = (128, 128)
 
 
 def _store(compiled: Compiled) -> Any:
-    return store_with_index_key
+    casts = bool(compiled.number("kCastFp8")) if "kCastFp8" in compiled.template else False
+    head_bytes = compiled.number("kHeadBytes")
+    return functools.partial(store_with_index_key, head_bytes=head_bytes, casts=casts)
 
 
 def _selection(compiled: Compiled) -> Any:
-    return select_blocks
+    return functools.partial(select_blocks, lens_dtype=compiled.dtype("SeqLenT"))
 
 
 _COMPILED: Makers = {"store_kv_index": _store, "minimax_decode_topk": _selection}

@@ -52,21 +52,26 @@ _SELECTIONS = (
 """Where releases compile the selection of 512 groups, the newest first."""
 
 
-def _queries(compiled: Compiled) -> Any:
-    return block_indexer.prepare_group_queries
+def _prepared(model: Any) -> Any:
+    def made(compiled: Compiled) -> Any:
+        # From 0.5.23 on keys may have another dtype than what they are made of.
+        kept = compiled.template.get("TOut", compiled.template["T"])
+        unfollowed = {"TOut": None if kept == compiled.template["T"] else kept}
+        halves = {"kIsNeox": compiled.number("kIsNeox")}
+        Call(model.__name__, _SCORES).leaves_out(unfollowed | halves, {"kIsNeox": 1})
+        width, dtype = compiled.number("kHeadDim"), compiled.dtype("T")
+        return functools.partial(model, width=width, dtype=dtype)
 
-
-def _keys(compiled: Compiled) -> Any:
-    return block_indexer.compress_group_keys
+    return made
 
 
 def _selection(compiled: Compiled) -> Any:
-    return block_indexer.select_groups
+    return functools.partial(block_indexer.select_groups, topk=compiled.number("kTopK"))
 
 
 _COMPILED: Makers = {
-    "qsa_index_q_prep": _queries,
-    "qsa_index_k_compress": _keys,
+    "qsa_index_q_prep": _prepared(block_indexer.prepare_group_queries),
+    "qsa_index_k_compress": _prepared(block_indexer.compress_group_keys),
     "FastTopKKernel::run": _selection,
 }
 

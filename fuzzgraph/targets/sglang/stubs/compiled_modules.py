@@ -23,10 +23,12 @@ from fuzzgraph.targets.offline.cxx_platforms import lacks_method, on_platform
 from fuzzgraph.targets.offline.cxx_signatures import (
     check_binding,
     check_template,
+    number_of,
     parameters_of,
     template_of,
     template_of_function,
 )
+from fuzzgraph.targets.offline.kernel_arguments import checks_kinds
 from fuzzgraph.targets.sglang.release import package_root
 
 __all__ = ["Compiled", "Makers", "compile_to_models", "source_of"]
@@ -39,6 +41,7 @@ _DTYPES = {
     "bf16_t": torch.bfloat16,
     "fp8_e4m3_t": torch.float8_e4m3fn,
     "uint8_t": torch.uint8,
+    "int8_t": torch.int8,
     "int32_t": torch.int32,
     "int64_t": torch.int64,
 }
@@ -60,12 +63,18 @@ class Compiled:
     """What the function takes, in this order."""
 
     def number(self, *names: str) -> int:
-        """A number of the template, under whichever of its names the release has.
+        """A number of the template, under whichever of its names the release has; a flag is 0 or 1.
 
         Raises:
-            AdapterUnavailable: it has none of them.
+            AdapterUnavailable: it has none of them, or it is no number.
         """
-        return int(self._argument(names))
+        rendered = self._argument(names)
+        found = number_of(rendered)
+        if found is None:
+            raise AdapterUnavailable(
+                f"{names[0]} of this release's kernel is no number: {rendered}"
+            )
+        return found
 
     def dtype(self, *names: str) -> torch.dtype:
         """A type of the template, likewise.
@@ -148,7 +157,8 @@ def _export(
         rest = [each.default for each in declared[len(args) :]]
         template = {each.name: value for each, value in zip(declared, args + rest, strict=True)}
     takes = parameters_of(text, method or kernel, kernel if method else "")
-    model = makers[spelt](Compiled(template, tuple(each.name for each in takes)))
+    made = makers[spelt](Compiled(template, tuple(each.name for each in takes)))
+    model = checks_kinds(made, name)
 
     @relay
     def compiled(*args: Any) -> Any:

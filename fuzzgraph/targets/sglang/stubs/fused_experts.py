@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 from fuzzgraph.kernel_models import lora_alignment, routing
 from fuzzgraph.memory.side_requests import SESSION_CPU
 from fuzzgraph.targets.sglang.release import engine_module, has_module
-from fuzzgraph.targets.sglang.stubs.compiled_modules import Makers, compile_to_models
+from fuzzgraph.targets.sglang.stubs.compiled_modules import Compiled, Makers, compile_to_models
 
 __all__ = [
     "DISPATCHER",
@@ -30,9 +32,15 @@ _FUSED = ("sglang.srt.layers.moe.moe_runner.triton_utils", "sglang.srt.layers.mo
 """Where the fused experts lie, by release."""
 _SMALL = "sglang.kernels.ops.moe.moe_align_small_numel"
 _ACTIVATIONS = ("sglang.kernels.ops.activation.activation", "sglang.jit_kernel.activation")
+
+
+def _of_dtype(model: Callable[..., Any], parameter: str) -> Callable[[Compiled], Any]:
+    return lambda compiled: functools.partial(model, dtype=compiled.dtype(parameter))
+
+
 _MODELS: Makers = {
-    "ActivationKernel::run_activation": lambda _: routing.activation,
-    "ActivationKernel::run_activation_filtered": lambda _: routing.activation_filtered,
+    "ActivationKernel::run_activation": _of_dtype(routing.activation, "T"),
+    "ActivationKernel::run_activation_filtered": _of_dtype(routing.activation_filtered, "T"),
 }
 _COMPILED = (
     "moe_sum_reduce_torch_compile",
@@ -46,7 +54,9 @@ _LORA_ALIGNS = (
     "sglang.jit_kernel.moe_lora_align",
 )
 _LORA_MODELS: Makers = {
-    "MoeLoraAlignBlockSizeKernel::run": lambda _: lora_alignment.moe_lora_align_block_size,
+    "MoeLoraAlignBlockSizeKernel::run": _of_dtype(
+        lora_alignment.moe_lora_align_block_size, "scalar_t"
+    ),
 }
 _POSTPROCESS = "_biased_grouped_topk_postprocess"
 

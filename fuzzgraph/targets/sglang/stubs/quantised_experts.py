@@ -6,6 +6,7 @@ what it compiles. INT8 by rows is one of its Triton kernels.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -45,25 +46,31 @@ QUANTISED_MODULES = (
 
 
 def _groups(compiled: Compiled) -> Callable[..., Any]:
-    def run(input: Any, output_q: Any, output_s: Any) -> None:
-        group = compiled.number("kGroupSize")
-        row_quant.per_token_group_quant(input, output_q, output_s, group)
+    return functools.partial(
+        row_quant.per_token_group_quant,
+        group=compiled.number("kGroupSize"),
+        dtypes=(compiled.dtype("InputType"), compiled.dtype("QuantType")),
+        by_rows=bool(compiled.number("kRowMajor")),
+        packed=bool(compiled.number("kUe8m0")),
+        activates=bool(compiled.number("kFuseSiluAndMul")),
+    )
 
-    return run
+
+def _tokens(compiled: Compiled) -> Callable[..., Any]:
+    return functools.partial(row_quant.per_token_quant_fp8, dtype=compiled.dtype("T", "DType"))
 
 
 def _tensor(compiled: Compiled) -> Callable[..., Any]:
-    static = compiled.template["kIsStatic"] == "true"
-
-    def run(input: Any, output_q: Any, output_s: Any) -> None:
-        row_quant.per_tensor_quant_fp8(input, output_q, output_s, static)
-
-    return run
+    return functools.partial(
+        row_quant.per_tensor_quant_fp8,
+        is_static=bool(compiled.number("kIsStatic")),
+        dtype=compiled.dtype("DType"),
+    )
 
 
 _MODELS: Mapping[str, Makers] = MappingProxyType({
     _GROUPS: {"PerTokenGroupQuantFlatKernel::run": _groups},
-    _TOKENS: {"per_token_quant_fp8": lambda _: row_quant.per_token_quant_fp8},
+    _TOKENS: {"per_token_quant_fp8": _tokens},
     _TENSOR: {"per_tensor_quant_fp8": _tensor},
 })  # fmt: skip
 
