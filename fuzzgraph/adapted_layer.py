@@ -31,8 +31,9 @@ ADAPTED = "lora"
 ADAPTED_OF_RANKS = "lora_of_ranks"
 """The output: on one of several data-parallel ranks its columns of the layers that all of them
 share, for each token of all ranks, one rank behind another."""
-ADAPTED_INPUT = 16
-"""Columns of what the layers get."""
+ADAPTED_INPUT = 80
+"""Columns of what the layers get, and of their widest parts: more than a block of columns of the
+kernels that compute several parts at once, 64, and no whole number of blocks."""
 HIGHEST_RANK = 32
 _RANKS = (32, 4, 1, 8)
 _SCALES = (2.0, 0.5, 4.0)
@@ -58,7 +59,8 @@ class Layer:
         return sum(part.columns for part in self.parts)
 
 
-HEADS, KV_HEADS, HEAD_WIDTH = 2, 1, 8
+HEADS, KV_HEADS = 2, 1
+HEAD_WIDTH = ADAPTED_INPUT // HEADS
 """Of the layer of queries, keys and values."""
 LAYERS = (
     Layer(
@@ -69,7 +71,7 @@ LAYERS = (
             Part("v_proj", KV_HEADS * HEAD_WIDTH),
         ),
     ),
-    Layer("gate_up_proj", (Part("gate_proj", 16), Part("up_proj", 16))),
+    Layer("gate_up_proj", (Part("gate_proj", ADAPTED_INPUT), Part("up_proj", ADAPTED_INPUT))),
     Layer("o_proj", (Part("o_proj", ADAPTED_INPUT),)),
 )
 """By the names that models give them (transformers modeling_llama.py)."""

@@ -230,6 +230,8 @@ class StepRecord:
     promised_outputs: tuple[str, ...] = ()
     zone_hits: list[ZoneHit] = field(default_factory=list)
     foreign_writes: list[ForeignWrite] = field(default_factory=list)
+    eager_state_writes: list[ForeignWrite] = field(default_factory=list)
+    """The same of recurrent states behind the eager run, where the replay leaves them right."""
     accesses: list[Access] = field(default_factory=list)
     """Accesses of kernels outside of their memory, where kernels are checked."""
     races: list[Race] = field(default_factory=list)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 from fuzzgraph.accesses import Access, Where
 from fuzzgraph.finding import Clause, Finding, Stage, Symptom
-from fuzzgraph.observation import FreedUse, StepRecord
+from fuzzgraph.observation import ForeignWrite, FreedUse, StepRecord
 from fuzzgraph.rules.comparison import Difference
 from fuzzgraph.text.numbers import counted
 
@@ -68,6 +69,14 @@ def mismatch(
         want=worst.want,
         count=worst.count,
     )
+
+
+def wrong_writes(step: StepRecord) -> Iterator[tuple[ForeignWrite, Stage | None, str]]:
+    """(write to another's place or wrong write, its stage where that is not the step's, whose)."""
+    for write in step.foreign_writes:
+        yield write, None, ""
+    for write in step.eager_state_writes:
+        yield write, "eager", "the eager run's "
 
 
 def stray(step: StepRecord, oracle: str, clause: Clause, access: Access) -> Finding:

@@ -8,7 +8,7 @@ from typing import cast
 from fuzzgraph.accesses import Access, Race
 from fuzzgraph.finding import Clause, Finding, Stage
 from fuzzgraph.observation import ForeignWrite, RunKind, StepRecord, ZoneHit
-from fuzzgraph.oracles.claims import claim, freed, stray
+from fuzzgraph.oracles.claims import claim, freed, stray, wrong_writes
 from fuzzgraph.rules.writes import Overrun, foreign_rows_text
 from fuzzgraph.text.numbers import counted
 
@@ -30,9 +30,9 @@ class Footprint:
         for hit in step.zone_hits:
             by = next((access for access in stores if access.region == hit.region), None)
             yield self._overrun(step, hit, by)
-        for write in step.foreign_writes:
+        for write, stage, whose in wrong_writes(step):
             if not write.own:
-                yield self._foreign(step, write)
+                yield self._foreign(step, write, stage, whose)
         told = {hit.region for hit in step.zone_hits}
         for access in stores:
             if access.region not in told:
@@ -63,14 +63,17 @@ class Footprint:
             found=" ".join(map(str, hit.written)),
         )
 
-    def _foreign(self, step: StepRecord, write: ForeignWrite) -> Finding:
+    def _foreign(
+        self, step: StepRecord, write: ForeignWrite, stage: Stage | None, whose: str
+    ) -> Finding:
         return claim(
             step,
             self.name,
             self.clause,
             buffer=write.region,
             symptom="foreign_write",
-            message=foreign_rows_text(write.region, write.what, write.indices),
+            message=whose + foreign_rows_text(write.region, write.what, write.indices),
+            stage=stage,
             indices=write.indices,
             what=write.what,
         )

@@ -9,7 +9,7 @@ import torch
 
 from fuzzgraph.finding import Clause, Finding, Stage
 from fuzzgraph.observation import Observation, RunKind, StepRecord
-from fuzzgraph.oracles.claims import claim, mismatch
+from fuzzgraph.oracles.claims import claim, mismatch, wrong_writes
 from fuzzgraph.reference import RECURRENCES, of_first, output_spec, rounding_of
 from fuzzgraph.row_mixing import coarseness
 from fuzzgraph.rules.comparison import Difference, beyond_tolerance, wrong_form
@@ -68,7 +68,7 @@ class Reference:
                 yield mismatch(step, self.name, self.clause, name, worst, text)
 
     def _new_kv(self, step: StepRecord) -> Iterable[Finding]:
-        for write in step.foreign_writes:
+        for write, stage, whose in wrong_writes(step):
             if write.own:
                 yield claim(
                     step,
@@ -76,7 +76,8 @@ class Reference:
                     self.clause,
                     buffer=write.region,
                     symptom="mismatch",
-                    message=wrong_rows_text(write.region, write.what, write.indices),
+                    message=whose + wrong_rows_text(write.region, write.what, write.indices),
+                    stage=stage,
                     indices=write.indices,
                     what=write.what,
                 )

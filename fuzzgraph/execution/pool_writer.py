@@ -253,7 +253,7 @@ class StepState:
 
     def foreign_writes(self, before: Image) -> list[ForeignWrite]:
         """Places that changed since `before` and are not the batch's, or hold wrong values."""
-        return [*self._slot_writes(before), *self._state_writes(before), *self._map_writes(before)]
+        return [*self._slot_writes(before), *self.state_writes(before), *self._map_writes(before)]
 
     def _slot_writes(self, before: Image) -> Iterator[ForeignWrite]:
         # What each plane must hold now: as before, except for the KV of the new tokens.
@@ -270,7 +270,8 @@ class StepState:
             mine = np.concatenate(own[plane] or [np.empty(0, dtype=np.int64)])
             yield from _changed_rows(plane, rows, "slot", mine)
 
-    def _state_writes(self, before: Image) -> Iterator[ForeignWrite]:
+    def state_writes(self, before: Image) -> Iterator[ForeignWrite]:
+        """The same of recurrent states, and of the copies that a prefix cache keeps."""
         for state in self._pool_writer.states:
             plane, after = state.plane, state.after(self._batch)
             expected = self._rows_before(plane, before)

@@ -221,6 +221,9 @@ class StepRunner:
             self._opened.take_misuses()  # of the runs before
             step.runs["eager"] = self._execute(batch, "eager")
             step.eager_misuses = self._opened.take_misuses()
+            told = {(write.region, write.own) for write in step.foreign_writes}
+            writes = state.state_writes(before.image)
+            step.eager_state_writes = [w for w in writes if (w.region, w.own) not in told]
 
     def _attribute(self, step: StepRecord, state: StepState, before: Snapshot, world: int) -> None:
         # Made anew each time: kept, it and this object would hold each other, and the session with

@@ -178,6 +178,8 @@ TARGETS = (
     _row("qsa-verify", "backends.qsa", "target", mode="target_verify", releases="0.5.20 on"),
     _row("short-conv", "backends.short_conv", "ShortConvTarget", mode="decode",
          releases="0.5.11 on"),
+    _row("short-conv-prefill", "runners.eager_prefill", "ShortConvPrefillTarget",
+         releases="0.5.19 on"),
     _row("short-conv-verify", "backends.short_conv", "ShortConvTarget", mode="target_verify",
          releases="0.5.19 on"),
     _row("uno", "runners.uno", "UnoTarget", releases="0.5.20 on"),

@@ -16,6 +16,7 @@ from tests.targets.sglang.changed_kernels import change_kernel
 from tests.targets.sglang.changed_lines import change_line, change_line_elsewhere
 
 _LOOKUP = "sglang.kernels.ops.lora.dense.embedding_lora_a", "_embedding_lora_a_kernel"
+_STACKED = "sglang.kernels.ops.lora.dense.qkv_lora_b", "_qkv_lora_b_kernel"
 _POLICIES = "sglang.srt.lora.eviction_policy"
 
 Mode = Literal["decode", "target_verify"]
@@ -328,6 +329,15 @@ class _EmbeddingOfTheFirstSlot(LoraSession):
         super().__init__(config, graphs, kernels)
 
 
+class _OneBlockOfColumns(LoraSession):
+    """Programs of queries, keys and values are counted as if all columns were in one block."""
+
+    def __init__(self, config: EngineConfig, graphs: GraphEngine, kernels: Kernels) -> None:
+        line = "tl.cdiv(max_qkv_out_dim, BLOCK_N)"
+        change_kernel(self, *_STACKED, line, "tl.cdiv(BLOCK_N, max_qkv_out_dim)")
+        super().__init__(config, graphs, kernels)
+
+
 class _ReversedRowsV2(_ReversedRows, LoraV2Session):
     """Each row has the adapter of the row at the other end."""
 
@@ -392,6 +402,8 @@ routed_beside_the_graph = _opened(_RoutedBesideTheGraph)
 old_embeddings = _opened(_OldEmbeddings)
 heads_weights_reversed = _opened(_HeadsWeightsReversed)
 embedding_of_the_first_slot = _opened(_EmbeddingOfTheFirstSlot)
+one_block_of_columns = _opened(_OneBlockOfColumns)
+one_block_of_columns_verify = _opened(_OneBlockOfColumns, mode="target_verify")
 newest_leaves = _opened(_NewestLeaves)
 only_new_ones_are_used = _opened(_OnlyNewOnesAreUsed, "csgmv")
 remembers_who_left = _opened(_RemembersWhoLeft)

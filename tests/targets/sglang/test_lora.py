@@ -332,6 +332,8 @@ def test_so_has_each_draft(workers: Workers) -> None:
         ("old_embeddings", TAKES_TURNS, ("computes", "lora")),
         ("heads_weights_reversed", _embedded(MIXED), ("computes", "lora")),
         ("embedding_of_the_first_slot", TWO_EMBEDDINGS, ("computes", "lora")),
+        ("one_block_of_columns", MIXED, ("computes", "lora")),
+        ("one_block_of_columns_verify", _verified(MIXED), ("computes", "lora")),
         ("keeps_its_old_place", USED_AGAIN, ("metadata", "lora_pool")),
         ("newest_leaves", USED_AGAIN, ("metadata", "lora_pool")),
         ("only_new_ones_are_used", USED_AGAIN, ("metadata", "lora_pool")),

@@ -9,7 +9,8 @@ import torch
 
 from fuzzgraph.case import BatchRow, Case, EngineConfig, Mode, ReplayStep, Via
 from fuzzgraph.layout import plan
-from fuzzgraph.observation import Observation, StepRecord
+from fuzzgraph.observation import ForeignWrite, Observation, StepRecord
+from fuzzgraph.oracles.footprint import Footprint
 from fuzzgraph.oracles.reference import Reference
 
 
@@ -125,3 +126,15 @@ def test_a_coarse_output_is_not_measured_by_its_own_dtype() -> None:
     step.runs["replay"] = Observation(1, 1, 1, 1, outputs={"attention": wrong})
     (finding,) = Reference().judge(step)
     assert "got 1.00781, expected 1" in finding.message
+
+
+@pytest.mark.parametrize(("own", "oracle"), [(True, Reference()), (False, Footprint())])
+def test_states_that_the_eager_run_leaves_wrong_are_its_finding(
+    own: bool, oracle: Reference | Footprint
+) -> None:
+    step = _step(3)
+    step.runs["replay"] = Observation(1, 1, 1, 1)
+    step.eager_state_writes = [ForeignWrite("temporal", "state", [7], own=own)]
+    (found,) = oracle.judge(step)
+    assert (found.buffer, found.stage, found.detail["indices"]) == ("temporal", "eager", [7])
+    assert "the eager run's temporal" in found.message

@@ -48,8 +48,8 @@ def test_steps_with_a_state_to_keep_are_no_rarity() -> None:
     [
         (
             CAN.replace(modes=("target_verify",), recurrent_verify=True, max_draft_tokens=6),
+            1 / 3,
             1 / 2,
-            1,
         ),
         (
             CAN.replace(modes=("draft_extend",), recurrent_state=False, recurrent_only=False),

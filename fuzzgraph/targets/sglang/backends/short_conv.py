@@ -28,11 +28,11 @@ from fuzzgraph.targets.sglang.stubs.convolution import convolves_as_on_cuda, put
 from fuzzgraph.targets.sglang.stubs.hybrid_pools import LFM2
 from fuzzgraph.world import Batch
 
-_BACKEND = "sglang.srt.layers.attention.linear.short_conv_backend"
+SHORT_CONV_BACKEND = "sglang.srt.layers.attention.linear.short_conv_backend"
 _SLOTS = "sglang short_conv_backend.py _refresh_cache_indices: as _replay_metadata has them"
 _BY_SLOT = (0, 5, 11), "takes rows of requests for slots of states"
 _VERIFIED = (0, 5, 19), "verifies no drafts of such models"
-_FOR_VALUES = (0, 5, 18)
+FOR_VALUES = (0, 5, 18), "runs no short convolutions beside Triton attention"
 
 
 class ShortConvSession(DeltaNetSession):
@@ -49,14 +49,14 @@ class ShortConvSession(DeltaNetSession):
 
     def _more_fields(self, config: EngineConfig) -> tuple[Field, ...]:
         shown = super()._more_fields(config)
-        if not has_module(_BACKEND):
+        if not has_module(SHORT_CONV_BACKEND):
             return shown
         slots = replace(shown[0], name="cache_indices", repeats="state_slots", source=_SLOTS)
         return (*shown, slots)
 
     def _recurrent_tensors(self, size: int | None) -> dict[str, torch.Tensor]:
         shown = super()._recurrent_tensors(size)
-        if not has_module(_BACKEND):
+        if not has_module(SHORT_CONV_BACKEND):
             return shown
         return {**shown, "cache_indices": self.backend.short_conv_backend._cache_indices}
 
@@ -68,7 +68,7 @@ class ShortConvTarget(DeltaNetTarget):
     session = ShortConvSession
     periodic = False
     also_stood_in_for: tuple[str, ...] = ("the number of cores",)
-    recurrent_modules = (LFM2, LFM2_MODEL, _BACKEND)
+    recurrent_modules = (LFM2, LFM2_MODEL, SHORT_CONV_BACKEND)
     branches = 1
     ranks = rings = MappingProxyType({})
     since = MappingProxyType({"decode": _BY_SLOT, "target_verify": _VERIFIED})
@@ -80,7 +80,7 @@ class ShortConvTarget(DeltaNetTarget):
         self.capabilities = self.capabilities.replace(state_tracking=False)
 
     def unserved(self, config: EngineConfig) -> str | None:
-        if is_before(_FOR_VALUES):
+        if is_before(FOR_VALUES[0]):
             return (
                 "up to 0.5.17 triton_backend.py asks the KV pool for values of layer 0, "
                 "which is a convolution in every LFM2"
