@@ -330,8 +330,13 @@ class DecodeSession(RunnerSession):
             self._exchange.leave_earlier(batch)
             self._last_batch = self._given(batch)
             # A reference for a graph has no flag to compare with.
-            self._exchange.tells = batch.via == "eager" or not self.runner.can_run(self._last_batch)
+            self._exchange.tells = self._takes_no_graph(batch)
             self._forward_eagerly()
+
+    def _takes_no_graph(self, batch: Batch) -> bool:
+        """Whether a server runs this step without a graph. A reference for a step that replays one
+        runs as on a rank alone: what it hands over has the sizes of the batch."""
+        return batch.via == "eager" or not self.runner.can_run(self._last_batch)
 
     def _given(self, batch: Batch) -> Any:
         """The engine's own batch, and its pool told about it as a model runner does up to 0.5.12

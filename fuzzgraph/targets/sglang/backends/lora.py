@@ -170,8 +170,17 @@ class LoraSession(TritonSession):
     def _voted(self, batch: Batch) -> bool:
         """Whether all ranks have agreed to take a graph (sglang scheduler_components/dp_attn.py,
         `_local_decode_cuda_graph_vote`)."""
-        fits = captured_size(self._config, self._config.modes[0], batch.largest_rank) is not None
-        return fits and not self.ran_eagerly
+        return self._fits(batch) and not self.ran_eagerly
+
+    def _fits(self, batch: Batch) -> bool:
+        size = captured_size(self._config, self._config.modes[0], batch.largest_rank)
+        return size is not None
+
+    def _takes_no_graph(self, batch: Batch) -> bool:
+        """In a run without a graph this rank has voted for none."""
+        if self._ranks is None:
+            return super()._takes_no_graph(batch)
+        return batch.via == "eager" or bool(batch.others_prefill) or not self._fits(batch)
 
     def _pad_for_ranks(self, given: Any) -> None:
         """The model runner's own method, which tells the manager of the padded batch."""

@@ -188,17 +188,12 @@ class BlockVerifySession(BackendSession):
         idle = self._config.dp_size > 1 and not batch.rank_sizes.all()
         return self.idle_guard if idle and self.idle_guard else super().declined(batch)
 
-    def _takes_no_graph(self) -> bool:
-        """Whether a server runs this step without a graph. A reference for a step that replays one
-        runs as on a rank alone: what it hands over has the sizes of the batch."""
-        return self._batch.via == "eager" or not self.runner.can_run(self._last_batch)
-
     def _forward_eagerly(self) -> None:
         """The worker has the metadata made before it calls its target model."""
         given = self._last_batch
         assert self._attention is not None
         self._beside = self._outputs = None
-        if self._config.dp_size > 1 and self._takes_no_graph():
+        if self._config.dp_size > 1 and self._takes_no_graph(self._batch):
             planned = self._worker.planned
             self._beside = verify_beside_ranks(
                 given, self._model_runner, self._attention, planned=planned

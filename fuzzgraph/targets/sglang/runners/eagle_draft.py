@@ -403,16 +403,11 @@ class DraftSession(DecodeSession):
             return _NO_GRAPH
         return super().declined(batch)
 
-    def _takes_no_graph(self) -> bool:
-        """Whether a server runs this step without a graph. A reference for a step that replays one
-        runs as on a rank alone: what it hands over has the sizes of the batch."""
-        assert self._batch is not None
-        return self._batch.via == "eager" or not self.runner.can_run(self._last_batch)
-
     def _forward_eagerly(self) -> None:
         given = self._last_batch
+        assert self._batch is not None
         self._beside_ranks = None
-        if self.pads_for_ranks and self._config.dp_size > 1 and self._takes_no_graph():
+        if self.pads_for_ranks and self._config.dp_size > 1 and self._takes_no_graph(self._batch):
             self._beside_ranks = extend_beside_ranks(
                 given, self._model_runner, self.backend, self._model
             )
