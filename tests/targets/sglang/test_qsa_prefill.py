@@ -45,6 +45,13 @@ def test_prompts_are_right(workers: Workers, version: str, index_topk: int) -> N
 
 @pytest.mark.sglang
 @pytest.mark.slow
+def test_positions_of_tokens_that_are_no_more_are_no_part_of_a_prompt(workers: Workers) -> None:
+    case = prompts(((0, 0, 2),), ((0, 0, 1), (1, 0, 1), (2, 0, 1)), capture_tokens=(1,))
+    assert workers.findings(NEWEST, case, TARGET) == ()
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
 def test_prompts_in_half_precision_are_right(workers: Workers) -> None:
     case = prompts(dtype="float16", num_q_heads=4, num_kv_heads=2)
     assert workers.findings(NEWEST, case, TARGET) == ()

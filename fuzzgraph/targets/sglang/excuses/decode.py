@@ -219,7 +219,7 @@ CPU_GRAPH_EXCUSES: tuple[Excuse, ...] = (
     ),
 )
 
-GROUP_EXCUSES: tuple[Excuse, ...] = (
+RING_EXCUSES: tuple[Excuse, ...] = (
     Excuse(
         "qsa_index_*.ring_positions",
         "live",
@@ -227,6 +227,11 @@ GROUP_EXCUSES: tuple[Excuse, ...] = (
         " rows of the request pool",
         "a pool, in which other requests have theirs; what is read of it is judged as attention",
     ),
+)
+"""Of keys that wait for the rest of their group."""
+
+GROUP_EXCUSES: tuple[Excuse, ...] = (
+    *RING_EXCUSES,
     *(
         Excuse(
             f"qsa_index_k_compress.{name}_locs",

@@ -24,6 +24,7 @@ from fuzzgraph.targets.sglang.attention_model import hidden_in
 from fuzzgraph.targets.sglang.backends.attention_backend import open_backend
 from fuzzgraph.targets.sglang.backends.left_keys import LeavesKeys
 from fuzzgraph.targets.sglang.backends.qsa import QSA
+from fuzzgraph.targets.sglang.excuses.decode import RING_EXCUSES
 from fuzzgraph.targets.sglang.excuses.prefill import PREFILL_EXCUSES
 from fuzzgraph.targets.sglang.prompted_groups_model import MODELS, PromptsModel
 from fuzzgraph.targets.sglang.release import demand_release
@@ -89,7 +90,7 @@ class QsaPrefillTarget(PrefillTarget):
 
     any_page_size = False
     windows = False
-    excuses = PREFILL_EXCUSES
+    excuses = (*PREFILL_EXCUSES, *RING_EXCUSES)
 
     def __init__(self, name: str, kind: str = BREAKABLE.name) -> None:
         super().__init__(name, kind)
