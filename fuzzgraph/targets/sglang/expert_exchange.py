@@ -24,13 +24,16 @@ import torch
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.observation import Field, PaddingRule
 from fuzzgraph.targets.offline import fields
-from fuzzgraph.targets.sglang.release import engine_module
+from fuzzgraph.targets.sglang.release import engine_module, is_before
 from fuzzgraph.world import Batch
 
 _DISPATCHER = "sglang.srt.layers.moe.token_dispatcher.deepep"
 _FLAG = "sglang.srt.layers.dp_attention"
 DEEPEP: Mapping[str, Any] = MappingProxyType({"moe_a2a_backend": "deepep"})
 """Arguments of such a server."""
+ADAPTED_FROM = 0, 5, 16
+"""The first release whose adapter is driven: before, a runner's replay asks it, and here graphs are
+replayed by themselves (sglang 0.5.13 cuda_graph_runner.py, replay)."""
 LOW_LATENCY = "low_latency_exchange"
 DIRTY = "dirty_exchange_memory"
 _EXTENDS = "dispatched_as_prompts"
@@ -56,11 +59,12 @@ class ExpertExchange:
 
     Args:
         config: of several data-parallel ranks; with one rank there is no flag.
-        deepep: whether the server has it.
+        deepep: whether the server has it; its memory and mode are shown from 0.5.16 on.
     """
 
     def __init__(self, config: EngineConfig, *, deepep: bool) -> None:
-        self._ranks, self._has_memory = config.dp_size > 1, deepep
+        self._ranks = config.dp_size > 1
+        self._has_memory = deepep and not is_before(ADAPTED_FROM)
         self._extends_drafts = "draft_extend" in config.modes
         self._memory = _Memory()
         self.tells = True

@@ -49,7 +49,7 @@ def _dots_model(runner: ModelRunner) -> None:
 
 DOTS = replace(
     FA3_MLA,
-    part=" over latent rows and a window of them",
+    part=" over latent rows and a window",
     page_sizes=(_PAGE,),
     max_topk=1,
     windows=True,

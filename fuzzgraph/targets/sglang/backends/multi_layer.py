@@ -78,7 +78,7 @@ class LayersTarget(DraftExtendTarget):
 
     def __init__(self, name: str, backend: str, exchange: str = "") -> None:
         super().__init__(name, backend)
-        beside = ", experts exchanged by DeepEP" if exchange else ""
+        beside = ", DeepEP" if exchange else ""
         self.about = f"{self.backend.name}, multi-layer EAGLE's draft_extend graphs{beside}"
         self._session = _ExchangingSession if exchange else LayersSession
         if exchange:

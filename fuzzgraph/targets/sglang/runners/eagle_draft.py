@@ -38,7 +38,7 @@ from fuzzgraph.targets.sglang.decode_session import (
 )
 from fuzzgraph.targets.sglang.draft_model import DraftModel, UnattendedModel
 from fuzzgraph.targets.sglang.excuses.drafts import DRAFT_EXCUSES
-from fuzzgraph.targets.sglang.expert_exchange import DEEPEP, DIRTY, LOW_LATENCY
+from fuzzgraph.targets.sglang.expert_exchange import ADAPTED_FROM, DEEPEP, DIRTY, LOW_LATENCY
 from fuzzgraph.targets.sglang.forward_batch.data_ranks import forget_ranks
 from fuzzgraph.targets.sglang.forward_batch.draft import (
     draft_batch,
@@ -260,7 +260,7 @@ class DraftSession(DecodeSession):
 
     def _exchange_arguments(self, config: EngineConfig) -> Mapping[str, Any]:
         """Of how experts exchange tokens: with DeepEP beside data-parallel ranks."""
-        return DEEPEP if config.dp_size > 1 else {}
+        return DEEPEP if config.dp_size > 1 and not is_before(ADAPTED_FROM) else {}
 
     def _computes(self, config: EngineConfig) -> bool:
         """Whether the draft model attends."""
