@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -52,6 +52,17 @@ _INDEX_HEADS = 2
 def as_complex(positions: torch.Tensor) -> torch.Tensor:
     """A table of rotations whose numbers, two in one, are these."""
     return torch.view_as_complex(positions.unflatten(1, (-1, 2)).contiguous())
+
+
+class Given(NamedTuple):
+    """What the layer computes from in one forward."""
+
+    backend: Any
+    embedded: torch.Tensor
+    """[tokens, columns] of tokens alone, without their positions."""
+    input_ids: torch.Tensor
+    positions: torch.Tensor
+    forward_batch: Any
 
 
 class CompressedModel(AttentionModel):
@@ -184,75 +195,56 @@ class CompressedModel(AttentionModel):
             compress_ratio=self._ratio,
             attn_sink=self.sink,
         )
-        given = backend, embedded, input_ids, positions, forward_batch
+        given = Given(backend, embedded, input_ids, positions, forward_batch)
         if self._streams is not None and self._streams.used:
-            self._prepare_on_streams(k, *given)
+            self._prepare_on_streams(self._streams, given, k)
             attention = functools.partial(attention, save_kv_cache=False)
         else:
-            self._compress(*given)
-        self._read_before(attention, *given)
+            self._compress(given)
+        self._read_before(attention, given)
         out: torch.Tensor = attention(layer=self.layer)
         return with_mixed(out.flatten(1), config)
 
-    def _read_before(self, attention: Callable[..., torch.Tensor], *given: Any) -> None:
+    def _read_before(self, attention: Callable[..., torch.Tensor], given: Given) -> None:
         """What comes between the layer that compresses and one that reads its keys.
 
         Args:
             attention: of a layer.
-            given: as of `_compress`.
         """
 
-    def _compress(
-        self,
-        backend: Any,
-        embedded: torch.Tensor,
-        input_ids: torch.Tensor,
-        positions: torch.Tensor,
-        forward_batch: Any,
-    ) -> None:
+    def _compress(self, given: Given) -> None:
         """What the engine's layer has indexer and compressor do before it attends."""
-        x = self._compressed_of(embedded, input_ids, positions)
+        x = self._compressed_of(given)
         if self._ratio == 4:
             call_with_known(
-                backend.forward_c4_indexer,
+                given.backend.forward_c4_indexer,
                 x=x,
-                q_lora=self._indexed_of(input_ids),
+                q_lora=self._indexed_of(given.input_ids),
                 c4_indexer=self.indexer,
-                forward_batch=forward_batch,
+                forward_batch=given.forward_batch,
             )
         if self._ratio:
-            backend.forward_core_compressor(x, forward_batch, 0, self.compressor)
+            given.backend.forward_core_compressor(x, given.forward_batch, 0, self.compressor)
 
-    def _prepare_on_streams(
-        self,
-        keys: torch.Tensor,
-        backend: Any,
-        embedded: torch.Tensor,
-        input_ids: torch.Tensor,
-        positions: torch.Tensor,
-        forward_batch: Any,
-    ) -> None:
+    def _prepare_on_streams(self, streams: LayerStreams, given: Given, keys: torch.Tensor) -> None:
         """The same while graphs are captured, with the write of the window's keys beside it."""
-        assert self._streams is not None
-        self._streams.prepare(
-            self._compressed_of(embedded, input_ids, positions),
-            positions,
-            forward_batch,
-            backend,
-            q_lora=self._indexed_of(input_ids) if self._ratio == 4 else None,
+        streams.prepare(
+            self._compressed_of(given),
+            given.positions,
+            given.forward_batch,
+            given.backend,
+            q_lora=self._indexed_of(given.input_ids) if self._ratio == 4 else None,
             keys=keys,
         )
 
-    def _compressed_of(
-        self, embedded: torch.Tensor, input_ids: torch.Tensor, positions: torch.Tensor
-    ) -> torch.Tensor:
+    def _compressed_of(self, given: Given) -> torch.Tensor:
         """[tokens, columns] the input of compressor and indexer."""
-        x = embedded[:, self._keys].contiguous()
+        x = given.embedded[:, self._keys].contiguous()
         if self._ratio != 4:
             return x
-        weights = self.token_weights.index_select(0, input_ids)
-        weights = weights + self.place_weights.index_select(0, positions)
-        return torch.cat((x, self.index_tokens.index_select(0, input_ids), weights), 1)
+        weights = self.token_weights.index_select(0, given.input_ids)
+        weights = weights + self.place_weights.index_select(0, given.positions)
+        return torch.cat((x, self.index_tokens.index_select(0, given.input_ids), weights), 1)
 
     def _indexed_of(self, input_ids: torch.Tensor) -> torch.Tensor:
         """[tokens, columns] the input of the indexer's query."""

@@ -25,7 +25,7 @@ from fuzzgraph.content import Content, content_for
 from fuzzgraph.kernel_models.mxfp4 import fp4_pages, packed
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.attention_model import Written, engine_layer
-from fuzzgraph.targets.sglang.compressed_model import CompressedModel, as_complex
+from fuzzgraph.targets.sglang.compressed_model import CompressedModel, Given, as_complex
 from fuzzgraph.targets.sglang.stubs.compressed_pool import READING_LAYER, reads_layer_before
 from fuzzgraph.world import VOCAB, IntArray
 
@@ -149,50 +149,34 @@ class LowRatioModel(CompressedModel):
         apart = (latent.float()[:, None] - self._by_token).abs().sum(2)
         return self._token_keys.index_select(0, apart.argmin(1))
 
-    def _compress(
-        self,
-        backend: Any,
-        embedded: torch.Tensor,
-        input_ids: torch.Tensor,
-        positions: torch.Tensor,
-        forward_batch: Any,
-    ) -> None:
-        x = embedded[:, self._keys].to(torch.bfloat16)  # as V4.1's weights are; keys are exact
+    def _compress(self, given: Given) -> None:
+        x = given.embedded[:, self._keys].to(torch.bfloat16)  # as V4.1's weights; keys are exact
         if self._ratio == 2:
-            second = (positions % 2 * _SECOND).to(x.dtype)
+            second = (given.positions % 2 * _SECOND).to(x.dtype)
             x = torch.cat((x, second[:, None].expand_as(x)), 1)
-        self._run_sources(
-            self.source, self._queries, backend, x.contiguous(), input_ids, positions, forward_batch
-        )
+        self._run_sources(self.source, self._queries, x.contiguous(), given)
 
     def _run_sources(
-        self,
-        layer: Any,
-        queries: tuple[torch.Tensor, torch.Tensor],
-        backend: Any,
-        x: torch.Tensor,
-        input_ids: torch.Tensor,
-        positions: torch.Tensor,
-        forward_batch: Any,
+        self, layer: Any, queries: tuple[torch.Tensor, torch.Tensor], x: torch.Tensor, given: Given
     ) -> None:
         by_token, by_place = queries
-        backend.forward_low_ratio_sources(
+        tokens, places = given.input_ids, given.positions
+        given.backend.forward_low_ratio_sources(
             layer=layer,
             x=x,
-            q_lora=by_token.index_select(0, input_ids) + by_place.index_select(0, positions),
-            positions=positions,
-            forward_batch=forward_batch,
+            q_lora=by_token.index_select(0, tokens) + by_place.index_select(0, places),
+            positions=places,
+            forward_batch=given.forward_batch,
         )
 
-    def _read_before(self, attention: Callable[..., torch.Tensor], *given: Any) -> None:
+    def _read_before(self, attention: Callable[..., torch.Tensor], given: Given) -> None:
         if self.before is not None:
             attention(layer=self.before)
         if self.reader is not None:
-            backend, embedded, *tokens = given
-            x = embedded[:, self._keys].to(torch.bfloat16).contiguous()
-            self._run_sources(self.reader, self._reader_queries, backend, x, *tokens)
+            x = given.embedded[:, self._keys].to(torch.bfloat16).contiguous()
+            self._run_sources(self.reader, self._reader_queries, x, given)
         elif self._publishes:
-            _wait_for_candidates(given[0])
+            _wait_for_candidates(given.backend)
 
     def _past_index(
         self, content: Content, slots: torch.Tensor, tokens: IntArray, positions: IntArray
