@@ -23,15 +23,10 @@ from fuzzgraph.targets.sglang.attention_model import (
     Rope,
     engine_layer,
 )
-from fuzzgraph.targets.sglang.release import engine_module, has_module
+from fuzzgraph.targets.sglang.capturing import captures
 
 CROSS_LAYER = 1
 """Number of the layer that attends to encoders; that of the other one is `full_layer`."""
-_MODES = (
-    "sglang.srt.model_executor.runner_utils.capture_mode",
-    "sglang.srt.model_executor.cuda_graph_runner",
-)
-"""Where the engine says that it captures, by release."""
 
 
 class CrossAttentionModel(AttentionModel):
@@ -51,15 +46,9 @@ class CrossAttentionModel(AttentionModel):
     ) -> torch.Tensor:
         own = super().attend_heads(q, k, v, forward_batch, **more)
         lens: torch.Tensor = forward_batch.encoder_lens
-        if not _captures() and not lens.any():
+        if not captures() and not lens.any():
             return own
         # Keys and values of an encoder are there: a decode hands over none.
         seen: torch.Tensor = self.cross(q.contiguous(), None, None, forward_batch)
         demand_size(seen, len(q), self._attended_columns, "what cross attention computed", FORWARD)
         return own + (lens != 0).reshape(-1, 1) * seen
-
-
-def _captures() -> bool:
-    """Whether the engine captures: then nothing on a device may decide what runs."""
-    module = engine_module(next(name for name in _MODES if has_module(name)))
-    return bool(module.get_is_capture_mode())

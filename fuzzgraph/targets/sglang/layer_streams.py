@@ -17,6 +17,7 @@ from fuzzgraph.targets.offline.cuda_on_cpu import STREAMS
 from fuzzgraph.targets.offline.package import call_with_known
 from fuzzgraph.targets.offline.patching import replaced_names
 from fuzzgraph.targets.offline.stub import Stub
+from fuzzgraph.targets.sglang.capturing import captures
 from fuzzgraph.targets.sglang.release import engine_module, is_before
 
 __all__ = ["LAYER", "LayerStreams"]
@@ -44,17 +45,15 @@ class LayerStreams:
     def __init__(self, indexer: Any, compressor: Any, indexer_kind: Any) -> None:
         with _streams_on_cpu():
             self._streams = [torch.cuda.Stream() for _ in range(_STREAMS)]
-        self._indexer = self._compressor = None
+        self._compressor, self._indexer = compressor, None
         if indexer is not None:
             indexer.alt_streams = self._streams[-2:]
             self._indexer = functools.partial(indexer_kind.forward, indexer)
-        self._compressor = compressor
 
     @property
     def used(self) -> bool:
         """Whether the engine's layer takes them now: while a graph is captured."""
-        module: Any = engine_module(LAYER)
-        return bool(module.get_is_capture_mode())
+        return captures()
 
     def prepare(
         self,
