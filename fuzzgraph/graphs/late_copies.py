@@ -5,9 +5,9 @@ host that the engine asked to be pinned. CUDA reads pageable memory, and memory 
 out anew, before the call returns; the content of the call is kept for these. Where the host waits
 is told by `device_operations`.
 
-Not modelled: several streams and their order; copies from pinned memory that a graph holds, which
-read it when it is replayed. Copies to the host arrive at once, and are taken down for a run in
-which they do not (`late_arrivals`).
+Not modelled: copies from pinned memory that a graph holds, which read it when it is replayed.
+Copies to the host arrive at once, and are taken down for a run in which they do not
+(`late_arrivals`).
 """
 
 from __future__ import annotations
