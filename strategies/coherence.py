@@ -29,6 +29,7 @@ from fuzzgraph.strategies.coherent_drafts import (
 from fuzzgraph.strategies.coherent_pooling import pooled_blocks
 from fuzzgraph.strategies.coherent_prompts import images, prefill_slots, prefix_chunks
 from fuzzgraph.strategies.coherent_ranks import (
+    all_reduce,
     data_ranks,
     even_ranks,
     experts,
@@ -182,6 +183,8 @@ def coherent(fields: Fields, can: Capabilities, draws: Draws, pins: Pins = ()) -
         _layer_types(fields, can, draws)
     if "even_ranks" not in dict(pins):
         even_ranks(fields, can, draws)
+    if "all_reduce_kib" not in dict(pins):
+        all_reduce(fields, can, draws)
     if set_among(fields, WITHOUT_BLOCKS):
         fields["index_block"] = DIMENSIONS["index_block"].default
     pooled_blocks(fields, can, pins, draws)

@@ -53,6 +53,16 @@ def even_ranks(fields: Fields, can: Capabilities, draws: Draws) -> None:
             fields["dtype"] = half[0]
 
 
+def all_reduce(fields: Fields, can: Capabilities, draws: Draws) -> None:
+    """A custom all-reduce in two thirds of the decodes beside other data-parallel ranks, as servers
+    of one node have it: one that takes every graph's tokens, or those of small graphs."""
+    beside = fields["dp_size"] > 1 and fields["modes"] == ("decode",)
+    if not (can.custom_all_reduce and beside):
+        fields["all_reduce_kib"] = DIMENSIONS["all_reduce_kib"].default
+    elif draws.percent("all_reduce_kib", 66):
+        fields["all_reduce_kib"] = draws.pick("all_reduce_kib", (1, 1 << 14))
+
+
 def ranks_that_share_drafts(fields: Fields, can: Capabilities, draws: Draws) -> None:
     """Several attention ranks in half of the verifies beside other data-parallel ranks, where these
     can share the largest graph, and drafts of a row that they cannot share: what runs without a

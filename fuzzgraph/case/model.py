@@ -600,6 +600,12 @@ class EngineConfig(Record, frozen=True, kw_only=True):
     )] = False
     """Whether experts are exchanged by kernels that need as many tokens of each data-parallel rank:
     batches without a graph are padded to the largest rank's then, beside prompts as well."""
+    all_reduce_kib: Annotated[int, Dimension(
+        bounds=(0, 1 << 20), needs=Switch("custom_all_reduce"), label="custom all-reduce",
+        only_in=("decode",), group="features"
+    )] = 0
+    """KiB that the custom all-reduce of all ranks takes. Where it takes the tokens of all of them,
+    those of a graph of decodes are gathered by a sum. 0: the ranks have none."""
     chunked_prefix_cache_threshold: Annotated[int, Dimension(
         bounds=(0, 1 << 20), needs=Sizes("prefix_thresholds", widest=(8192, 1, 12, 24)),
         label="prompts expanded sooner", only_in=("prefill",), group="features"

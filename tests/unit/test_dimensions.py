@@ -56,6 +56,7 @@ FOLLOWING = {"kv_pool_pages", "num_kv_heads", "v_head_dim", "spec_steps", "draft
     "state_flush_interval",
     "safe_gate",
     "even_ranks",
+    "all_reduce_kib",
     "unit_kv_scale",
     "drafted_prompts",
     "drafted_blocks",

@@ -69,6 +69,7 @@ _RULES: tuple[Callable[[EngineConfig], None], ...] = (
     keys.check_layer_types,
     servers.check_two_batches,
     servers.check_even_ranks,
+    servers.check_all_reduce,
     servers.check_backends,
     drafts.check_drafted_blocks,
     drafts.check_sampling,

@@ -47,6 +47,18 @@ def check_even_ranks(config: EngineConfig) -> None:
         )
 
 
+def check_all_reduce(config: EngineConfig) -> None:
+    """Source: sglang dp_attention.py, `_decode_sum_len_fits_custom_all_reduce`."""
+    if config.all_reduce_kib and (config.dp_size == 1 or config.modes != ("decode",)):
+        refuse(
+            "config.all_reduce_kib",
+            config.all_reduce_kib,
+            "needs several data-parallel ranks and modes=['decode']; got "
+            f"dp_size={config.dp_size} and {list(config.modes)}",
+            "Change them, or use 0.",
+        )
+
+
 _RETURNED_IN: dict[str, tuple[Mode, ...]] = {
     "full": ("decode", "prefill"),
     "last": ("decode", "prefill"),

@@ -9,12 +9,13 @@ from typing import Any
 from fuzzgraph.targets.sglang.backends.moe import MoeTarget
 from fuzzgraph.targets.sglang.release import engine_module
 from tests.targets.sglang.changed_lines import changed_function, replace_while_running
-from tests.targets.sglang.planted import with_changed_sessions
+from tests.targets.sglang.planted import with_a_line_changed, with_changed_sessions
 
 _RANKS = "sglang.srt.layers.dp_attention"
 _OPERATIONS = "sglang.srt.layers.layer_boundary.ops"
 _EXIT = "sglang.srt.layers.layer_boundary.exit"
 _DISPATCHER = "sglang.srt.layers.moe.token_dispatcher.standard"
+_REGISTRY = "sglang.srt.model_executor.cuda_graph_buffer_registry:CudaGraphBufferRegistry"
 _COUNTS = "        global_num_tokens,\n        global_num_tokens_gpu,\n    )\n"
 
 
@@ -54,4 +55,9 @@ buffer_not_cleared = _planted(
 one_row_too_few_gathered = _planted(
     _RANKS, "_dp_gather_via_all_reduce",
     "local_start_pos, local_num_tokens, False", "local_start_pos, local_num_tokens - 1, False",
+)  # fmt: skip
+graph_told_of_tokens_without_padding = with_a_line_changed(
+    lambda: MoeTarget("sglang-moe", "decode"), _REGISTRY, "fill_from",
+    "    padded_num_tokens=padded_num_tokens,\n        pp",
+    "    padded_num_tokens=raw_num_tokens,\n        pp",
 )  # fmt: skip

@@ -314,6 +314,15 @@ def test_each_token_has_its_adapter_wherever_it_is_computed(
 
 @pytest.mark.sglang
 @pytest.mark.slow
+@pytest.mark.parametrize("of", [BESIDE, AMONG_FOUR], ids=["two", "four"])
+def test_so_it_has_where_graphs_gather_by_a_sum(workers: Workers, of: Case) -> None:
+    summed = msgspec.structs.replace(of.config, all_reduce_kib=1 << 14)
+    case = msgspec.structs.replace(of, config=summed)
+    assert found(workers, NEWEST, case, TARGETS[0]) == set()
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
 def test_so_has_each_draft(workers: Workers) -> None:
     assert found(workers, NEWEST, _verified(BESIDE), VERIFIES[0]) == set()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from fuzzgraph.case import Case, EngineConfig, Mode, validate
@@ -75,6 +76,20 @@ def test_an_idle_rank_computes_the_tokens_of_the_others(workers: Workers) -> Non
     assert found(workers, NEWEST, idle_beside_ranks(), "sglang-moe") == set()
 
 
+@pytest.mark.parametrize("exchange", ["scatterv", "gatherv", "scatter", "reduce"])
+def test_graphs_may_sum_the_tokens_of_ranks(workers: Workers, exchange: str) -> None:
+    for given in ({"all_reduce_kib": 1}, {"all_reduce_kib": 1 << 14}):  # small graphs do, all do
+        for of in (beside_ranks, idle_beside_ranks):
+            case = of(expert_exchange=exchange, **given)
+            assert found(workers, NEWEST, case, "sglang-moe") == set()
+
+
+def test_releases_that_ask_for_no_custom_all_reduce_say_so(workers: Workers) -> None:
+    config = beside_ranks(all_reduce_kib=1)
+    said = workers.skipped("0.5.22", config, "sglang-moe")
+    assert said == "all_reduce_kib=1 is not driven"
+
+
 def test_releases_without_an_exchange_say_so(workers: Workers) -> None:
     config = beside_ranks(expert_exchange="reduce").config
     assert "later releases" in workers.unserved("0.5.20", config, "sglang-moe")
@@ -97,3 +112,19 @@ def test_a_planted_bug_is_found(
 ) -> None:
     of = beside_ranks(expert_exchange=exchange)
     assert named in found(workers, NEWEST, of, MUTANTS + planted)
+
+
+@pytest.mark.parametrize(
+    ("planted", "named"),
+    [
+        ("buffer_not_cleared", ("computes", "experts_of_ranks")),
+        ("one_row_too_few_gathered", ("metadata", "topk_ids.1")),
+        ("graph_told_of_tokens_without_padding", ("computes", "experts")),
+    ],
+)
+def test_a_planted_bug_of_sums_in_graphs_is_found(
+    workers: Workers, planted: str, named: tuple[str, str]
+) -> None:
+    whole = beside_ranks(expert_exchange="reduce", all_reduce_kib=1 << 14)
+    in_graphs = msgspec.structs.replace(whole, steps=whole.steps[:2])
+    assert named in found(workers, NEWEST, in_graphs, MUTANTS + planted)

@@ -68,6 +68,14 @@ def test_data_parallel_ranks_share_the_experts_out() -> None:
     assert {config.ep_size for config in configs if config.dp_size == 1} == {1, 2, 4}
 
 
+def test_ranks_of_decodes_have_a_custom_all_reduce_that_takes_all_tokens_or_few() -> None:
+    can = BESIDE.replace(custom_all_reduce=True)
+    beside = [case.config for case in drawn(can) if case.config.dp_size > 1]
+    assert {config.all_reduce_kib for config in beside} == {0, 1, 1 << 14}
+    alone = [case.config for case in drawn(can) if case.config.dp_size == 1]
+    assert {config.all_reduce_kib for config in alone} == {0}
+
+
 QUANTISED = BESIDE.replace(
     dtypes=("float32", "float16"),
     expert_quantisations=("none", "fp8_blocks", "fp8_dynamic", "int8_channels"),
@@ -117,6 +125,7 @@ def test_a_target_without_them_gets_none() -> None:
         ({"dp_size": 4, "ep_size": 2}, "got ep_rank=0, dp_size=4"),
         ({"dp_size": 2, "ep_size": 2, "ep_rank": 1}, "got ep_rank=1, dp_size=2, dp_rank=0"),
         ({"expert_exchange": "reduce"}, "is of data-parallel ranks with experts"),
+        ({"all_reduce_kib": 1}, "needs several data-parallel ranks and modes"),
     ],
 )
 def test_configs_that_contradict_are_refused(settings: dict[str, Any], said: str) -> None:

@@ -9,7 +9,7 @@ without an adapter.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -52,6 +52,7 @@ from fuzzgraph.targets.sglang.experts_beside_ranks import around_modules
 from fuzzgraph.targets.sglang.forward_batch.gathered_tokens import load_model_runner, pad_for_all
 from fuzzgraph.targets.sglang.release import SGLANG, engine_module, has_module, is_before
 from fuzzgraph.targets.sglang.stubs.adapter_ranks import AdapterRanks, name_of
+from fuzzgraph.targets.sglang.stubs.custom_all_reduce import asks_for_all_reduce
 from fuzzgraph.targets.sglang.stubs.fused_experts import (
     MODULES,
     SETTINGS,
@@ -60,6 +61,7 @@ from fuzzgraph.targets.sglang.stubs.fused_experts import (
 )
 from fuzzgraph.targets.sglang.stubs.loaded_adapters import LOADING, MANAGER, load_adapters
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
+from fuzzgraph.targets.sglang.stubs.tp_groups import gathered_apart
 from fuzzgraph.world import Batch
 
 _BACKENDS = "sglang.srt.lora.backend"
@@ -120,8 +122,11 @@ class LoraSession(TritonSession):
             **(_RETURNED if config.dp_size > 1 else {}),
         }
 
-    def engine_runs(self, batch: Batch | None = None) -> contextlib.AbstractContextManager[None]:
-        return cuda_on_cpu()
+    @contextlib.contextmanager
+    def engine_runs(self, batch: Batch | None = None) -> Iterator[None]:
+        beside = gathered_apart() if self._config.dp_size > 1 else contextlib.nullcontext()
+        with cuda_on_cpu(), beside:
+            yield
 
     @property
     def computes_for_others(self) -> bool:  # type: ignore[override]
@@ -431,5 +436,9 @@ class LoraTarget(TritonTarget):
         if getattr(kernels, "supports_dp_attention", False):
             SGLANG.load(*around_modules())
             load_model_runner()
+            decodes = "decode" in self.capabilities.modes
+            self.capabilities = self.capabilities.replace(
+                custom_all_reduce=decodes and asks_for_all_reduce()
+            )
         else:
             self.capabilities = self.capabilities.replace(max_dp_size=1)

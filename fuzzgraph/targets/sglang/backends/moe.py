@@ -10,8 +10,7 @@ each expert, as it does for EPLB.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -46,6 +45,7 @@ from fuzzgraph.targets.sglang.release import (
     has_module,
     is_before,
 )
+from fuzzgraph.targets.sglang.stubs.custom_all_reduce import asks_for_all_reduce
 from fuzzgraph.targets.sglang.stubs.fused_experts import (
     DISPATCHER,
     MODULES,
@@ -60,7 +60,7 @@ from fuzzgraph.targets.sglang.stubs.quantised_experts import (
     has_quantised_experts,
     quantise_as_on_cuda,
 )
-from fuzzgraph.targets.sglang.stubs.tp_groups import with_own_storage
+from fuzzgraph.targets.sglang.stubs.tp_groups import gathered_apart
 from fuzzgraph.world import Batch
 
 _RANKS_SINCE = (0, 5, 12)
@@ -261,15 +261,8 @@ def _beside_ranks(config: EngineConfig) -> Iterator[None]:
         return
     ranks = engine_module(_DATA_RANKS)
     switches = {"_MASK_DP_PAD_MOE": True, "_USE_DP_GATHERV": config.expert_exchange == "gatherv"}
-    buffers = ranks._DpGatheredBufferWrapper
-    apart = {"get_local_dp_buffer": partial(_apart, buffers.get_local_dp_buffer)}
-    switched = replaced_names([engine_module(DISPATCHER), ranks], switches)
-    with switched, replaced_names([buffers], apart):
+    with replaced_names([engine_module(DISPATCHER), ranks], switches), gathered_apart():
         yield
-
-
-def _apart(allocate: Callable[..., torch.Tensor], *args: Any, **more: Any) -> torch.Tensor:
-    return with_own_storage(allocate(*args, **more))
 
 
 _MODEL_SIZES: Mapping[str, Any] = MappingProxyType({"dtypes": ("float16",), "attentions": ("mha",)})
@@ -372,6 +365,10 @@ class MoeTarget(TritonTarget):
         if is_before(_RANKS_SINCE):
             self.capabilities = self.capabilities.replace(max_dp_size=1)
         super().load()
+        decodes = "decode" in self.capabilities.modes
+        self.capabilities = self.capabilities.replace(
+            custom_all_reduce=decodes and asks_for_all_reduce()
+        )
         with cuda_on_cpu():
             quantised = has_quantised_experts()
             more = QUANTISED_MODULES if quantised else ()

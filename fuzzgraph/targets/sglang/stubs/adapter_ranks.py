@@ -19,8 +19,13 @@ from fuzzgraph.adapted_layer import ADAPTED_INPUT, adapters_of_ranks
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.case.capture_sizes import most_tokens_of_a_rank
 from fuzzgraph.errors import EngineError
-from fuzzgraph.expert_layer import tokens_of_ranks
-from fuzzgraph.targets.sglang.stubs.tp_groups import Group
+from fuzzgraph.expert_layer import rank_sizes, tokens_of_ranks
+from fuzzgraph.targets.sglang.stubs.tp_groups import (
+    Group,
+    live_rows,
+    starts_in_sum,
+    sum_of_ranks,
+)
 from fuzzgraph.world import Batch
 
 SlotOf = Callable[[int], int]
@@ -48,7 +53,8 @@ class AdapterRanks(Group):
         """
         config = self._config
         most = most_tokens_of_a_rank(config)
-        self.starts = torch.zeros(config.dp_size, dtype=torch.int64, device=device)
+        self._sizes = torch.zeros(config.dp_size, dtype=torch.int64, device=device)
+        self.starts = torch.zeros_like(self._sizes)
         """Where the tokens of each rank begin in the rows that were gathered last."""
         shape = config.dp_size, most, ADAPTED_INPUT
         self._rows = torch.empty(shape, dtype=own.dtype, device=device)
@@ -65,7 +71,9 @@ class AdapterRanks(Group):
         self._adapters = [each.tolist() for each in adapters_of_ranks(batch, self._config)]
 
     def past(self, batch: Batch) -> Iterable[tuple[torch.Tensor, Any, torch.Tensor]]:
-        """The rows of the others in this step: memory, an index into it, what is put there."""
+        """How many rows each has in this step, and those of the others: memory, an index into it,
+        what is put there."""
+        yield self._sizes, slice(None), torch.tensor(rank_sizes(batch, self._config))
         for rank, tokens in enumerate(tokens_of_ranks(batch, self._config)):
             if rank != self.rank:
                 rows = self._own[torch.from_numpy(tokens)]
@@ -103,11 +111,21 @@ class AdapterRanks(Group):
         return found
 
     def _all_reduce_in_place(self, part: torch.Tensor) -> None:
-        # Never in a graph, where all ranks have as many rows (sglang dp_attention.py
-        # get_default_mode_in_cuda_graph), so that the host may look at numbers.
+        self.starts.copy_(starts_in_sum(self._sizes, len(part)))
+        if part.is_floating_point():
+            ranks = torch.arange(self.world_size, device=part.device)
+            others = live_rows(self._sizes, self._rows.shape[1]) & (ranks[:, None] != self.rank)
+            part.copy_(sum_of_ranks(part, self._rows, others, self.starts))
+        else:
+            self._add_slots(part)
+
+    def _add_slots(self, part: torch.Tensor) -> None:
+        # Where adapters lie is told to kernels before a graph runs, never in one, so that the host
+        # may look at numbers.
         sizes = [self._width * len(adapters) for adapters in self._adapters]
+        if sum(sizes) != len(part):  # of a graph
+            sizes = [len(part) // self.world_size] * self.world_size
         for rank, (start, rows) in enumerate(zip(_starts(sizes), sizes, strict=True)):
-            self.starts[rank] = start
             if rank != self.rank:
                 part[start : start + rows] += self._handed_over(rank, rows, part)
 

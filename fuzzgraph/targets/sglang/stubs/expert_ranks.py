@@ -22,7 +22,12 @@ from fuzzgraph.case.capture_sizes import most_tokens_of_a_rank
 from fuzzgraph.errors import EngineError
 from fuzzgraph.expert_columns import ATTENDED, EXPERT_WIDTH
 from fuzzgraph.splitmix import hash_quarters
-from fuzzgraph.targets.sglang.stubs.tp_groups import Group, live_rows, sum_of_ranks
+from fuzzgraph.targets.sglang.stubs.tp_groups import (
+    Group,
+    live_rows,
+    starts_in_sum,
+    sum_of_ranks,
+)
 from fuzzgraph.world import Batch
 
 Exchanged = Literal["rows", "parts"]
@@ -110,7 +115,7 @@ class ExpertRanks(Group):
         live = live_rows(self._sizes, most)
         if self.exchanged == "parts":
             return sum_of_ranks(part, self._parts, live, self.starts)
-        self.starts.copy_(self._sizes.cumsum(0) - self._sizes)
+        self.starts.copy_(starts_in_sum(self._sizes, len(part)))
         others = torch.arange(ranks, device=part.device)[:, None] != self.rank
         return sum_of_ranks(part, self._rows, live & others, self.starts)
 

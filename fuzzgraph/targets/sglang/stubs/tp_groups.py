@@ -16,8 +16,10 @@ from fuzzgraph.adapted_layer import ADAPTED_INPUT
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.expert_columns import EXPERT_WIDTH
 from fuzzgraph.language_head import hidden_columns
+from fuzzgraph.targets.offline.patching import replaced_names
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.release import engine_module, has_module
+from fuzzgraph.targets.sglang.stubs.custom_all_reduce import custom_all_reduce
 
 _ATTENTION = ("_ATTN_TP",)
 _WHOLE = ("_TP", "_MOE_EP")
@@ -29,7 +31,8 @@ _SINGLE = ("_WORLD", "_PP", "_SELF_PP", "_ATTN_CP", "_MOE_TP", "_MOE_DP", "_DCP"
 class Group:
     """A process group: a size, this process's rank, nothing to wait for."""
 
-    ca_comm = None
+    ca_comm: Any = None
+    """The custom all-reduce, of which the engine's code asks what it takes."""
     cpu_group = device_group = None
     """What torch sends over, which nobody does."""
 
@@ -79,6 +82,7 @@ def become_rank(config: EngineConfig, everyone: Group) -> None:
     called = getattr(everyone, "unique_name", None)
     if called is not None:  # some collectives look their group up by it
         state._groups[called] = lambda: everyone
+    everyone.ca_comm = custom_all_reduce(config)
     if has_module(_DATA_RANKS):
         _become_data_rank(config, engine_module(_DATA_RANKS))
 
@@ -152,9 +156,43 @@ def with_own_storage(tensor: torch.Tensor) -> torch.Tensor:
     return found
 
 
+@contextlib.contextmanager
+def gathered_apart() -> Iterator[None]:
+    """Inside, a rank's own rows have a storage apart from that of gathered ones, wherever the
+    engine puts them in or takes them out."""
+    ranks = engine_module(_DATA_RANKS)
+    buffers, gather = ranks._DpGatheredBufferWrapper, ranks._dp_gather_via_all_reduce
+    allocate = buffers.get_local_dp_buffer
+
+    def allocated(*args: Any, **more: Any) -> torch.Tensor:
+        return with_own_storage(allocate(*args, **more))
+
+    def gathered(into: torch.Tensor, own: torch.Tensor, *args: Any, **more: Any) -> None:
+        gather(into, with_own_storage(own), *args, **more)
+
+    taken_out = replaced_names([buffers], {"get_local_dp_buffer": allocated})
+    put_in = replaced_names([ranks], {"_dp_gather_via_all_reduce": gathered})
+    with taken_out, put_in:
+        yield
+
+
 def live_rows(sizes: torch.Tensor, most: int) -> torch.Tensor:
     """bool [ranks, most]: which rows of each rank are of its tokens, of which it has `sizes`."""
     return torch.arange(most, device=sizes.device)[None, :] < sizes[:, None]
+
+
+def starts_in_sum(sizes: torch.Tensor, rows: int) -> torch.Tensor:
+    """[ranks] where the tokens of each rank begin among rows that are summed: behind those of the
+    ranks before it, or, in a graph, behind as many rows of each as the graph has.
+
+    Nothing here reads a device's numbers on the host.
+
+    Args:
+        sizes: int64 [ranks], tokens of each; rows: of all ranks together.
+    """
+    ranks = len(sizes)
+    padded = torch.arange(ranks, device=sizes.device) * (rows // ranks)
+    return torch.where(sizes.sum() == rows, sizes.cumsum(0) - sizes, padded)
 
 
 def sum_of_ranks(
