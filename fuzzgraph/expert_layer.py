@@ -11,6 +11,11 @@ gpt-oss/torch/model.py swiglu). Several ranks share the experts out, one after a
 gives its part of the sum. Where the ranks are data-parallel, each of them computes the tokens of
 all, and a rank gets back the whole sum of its own ones.
 
+Weights of sigmoids are scaled, so that a token's add up to 2.5. A shared expert computes every
+token as well, with a weight of one (DeepSeek-AI 2024, equations 12 and 20 and section 4.2). Several
+ranks share out the columns between its products; fused with the others it is whole on each rank,
+which gives an even part of it.
+
 Weights may be those of a checkpoint in FP8 or INT8 (`fuzzgraph.quantised_experts`).
 
 A token's row holds columns of its own, one column for its token id, and columns of attention. The
@@ -47,6 +52,11 @@ _LARGEST = {"silu": 32.0, "clamped_swiglu": 128.0}
 """More than any number that one of 64 experts gives, by activation."""
 SWIGLU_ALPHA, SWIGLU_LIMIT = 1.702, 7.0
 """Of GPT-OSS."""
+SIGMOID_SCALE = 2.5
+"""What the weights of a token's experts add up to where they are parts of sigmoids; of DeepSeek V3
+(config.json, routed_scaling_factor)."""
+SHARED = 512
+"""The number by which the shared expert has its weights: more than any that a router chooses."""
 
 
 def token_rows(kind: str = UNQUANTISED) -> torch.Tensor:
@@ -136,6 +146,18 @@ def local_experts(config: EngineConfig) -> range:
     return range(config.ep_rank * each, (config.ep_rank + 1) * each)
 
 
+def shared_columns(config: EngineConfig) -> slice:
+    """The columns between the products of a shared expert that this rank computes, where the
+    shared expert lies apart from the others."""
+    each = INTERMEDIATE // config.ep_size
+    return slice(config.ep_rank * each, (config.ep_rank + 1) * each)
+
+
+def named_experts(config: EngineConfig) -> int:
+    """How many experts a token has a number and a weight of."""
+    return config.experts_per_token + (config.shared_experts == "fused")
+
+
 def rank_sizes(batch: Batch, config: EngineConfig) -> list[int]:
     """Tokens of each data-parallel rank: one of each row, in a verify one of each draft."""
     width = config.draft_tokens if "target_verify" in config.modes else 1
@@ -194,8 +216,10 @@ def _of_expert(
 def expert_weights(token: int, config: EngineConfig) -> torch.Tensor:
     """float64 [experts_per_token] of a token's experts."""
     numbers = -_gap(token) * torch.arange(config.experts_per_token, dtype=torch.float64)
-    parts = numbers.exp() if config.expert_scoring == "softmax" else numbers.sigmoid()
-    return parts / parts.sum()
+    if config.expert_scoring == "softmax":
+        return numbers.softmax(0)
+    parts = numbers.sigmoid()
+    return SIGMOID_SCALE * parts / parts.sum()
 
 
 @lru_cache(maxsize=4096)
@@ -211,32 +235,48 @@ def _of_token(token: int, config: EngineConfig, dtype: torch.dtype, summed: rang
     return found
 
 
+@lru_cache(maxsize=512)
+def _of_shared(token: int, config: EngineConfig, dtype: torch.dtype, whole: bool) -> torch.Tensor:
+    """[EXPERT_WIDTH] what the shared expert gives for a token, or this rank's part of that."""
+    if config.shared_experts == "none":
+        return torch.zeros(EXPERT_WIDTH, dtype=dtype)
+    if whole or config.shared_experts == "fused":
+        found = _of_expert(token, SHARED, dtype, False, UNQUANTISED)
+        return found if whole else found / config.ep_size
+    read, down = _weights(SHARED, UNQUANTISED, dtype)
+    gate, up = (read @ _rows(UNQUANTISED, dtype)[token]).chunk(2)
+    mine = shared_columns(config)
+    return down[:, mine] @ (torch.nn.functional.silu(gate) * up)[mine]
+
+
 def expert_outputs(batch: Batch, config: EngineConfig, dtype: torch.dtype) -> torch.Tensor:
     """[num_tokens, EXPERT_WIDTH] in `dtype`: what the layer gives for each new token."""
-    summed = range(config.num_experts) if config.dp_size > 1 else local_experts(config)
-    return _of_tokens(batch.input_ids, config, dtype, summed)
+    whole = config.dp_size > 1
+    summed = range(config.num_experts) if whole else local_experts(config)
+    return _of_tokens(batch.input_ids, config, dtype, summed, whole)
 
 
 def rank_outputs(batch: Batch, config: EngineConfig, dtype: torch.dtype) -> torch.Tensor:
     """[tokens of all ranks, EXPERT_WIDTH] in `dtype`: this rank's part of each sum."""
     tokens = np.concatenate(tokens_of_ranks(batch, config))
-    return _of_tokens(tokens, config, dtype, local_experts(config))
+    return _of_tokens(tokens, config, dtype, local_experts(config), False)
 
 
 def other_parts(config: EngineConfig) -> torch.Tensor:
     """[VOCAB, EXPERT_WIDTH] float64: what experts of other ranks give for each token."""
-    tokens, mine = np.arange(VOCAB), local_experts(config)
-    parts = range(mine.start), range(mine.stop, config.num_experts)
-    before, after = (_of_tokens(tokens, config, torch.float64, part) for part in parts)
-    return before + after
+    tokens, everyone = np.arange(VOCAB), range(config.num_experts)
+    whole = _of_tokens(tokens, config, torch.float64, everyone, True)
+    return whole - _of_tokens(tokens, config, torch.float64, local_experts(config), False)
 
 
 def _of_tokens(
-    tokens: IntArray, config: EngineConfig, dtype: torch.dtype, summed: range
+    tokens: IntArray, config: EngineConfig, dtype: torch.dtype, summed: range, whole: bool
 ) -> torch.Tensor:
+    """[tokens, EXPERT_WIDTH] the sums over these experts, and the shared one, whole or in part."""
     found = torch.zeros(len(tokens), EXPERT_WIDTH, dtype=dtype)
     for place, token in enumerate(tokens.tolist()):
-        found[place] = _of_token(token, config, dtype, summed)
+        routed = _of_token(token, config, dtype, summed)
+        found[place] = routed + _of_shared(token, config, dtype, whole)
     return found
 
 
@@ -251,4 +291,6 @@ def expert_coarseness(config: EngineConfig, dtype: torch.dtype) -> float:
     the weight and after the sum."""
     if config.expert_quantisation != UNQUANTISED:  # between the products nothing rounds
         return float(torch.finfo(dtype).eps) * quantised_experts.largest_result()
-    return 2 * float(torch.finfo(dtype).eps) * _LARGEST[config.expert_activation]
+    experts = SIGMOID_SCALE if config.expert_scoring == "sigmoid" else 1.0
+    experts += config.shared_experts != "none"
+    return 2 * float(torch.finfo(dtype).eps) * experts * _LARGEST[config.expert_activation]

@@ -40,6 +40,7 @@ def adapted_experts(fields: Fields, can: Capabilities, pins: Pins, draws: Draws)
         "expert_exchange",
         "expert_activation",
         "expert_quantisation",
+        "shared_experts",
     ):
         fields[name] = DIMENSIONS[name].default
     pinned = dict(pins)

@@ -118,6 +118,8 @@ def experts(fields: Fields, can: Capabilities, pins: Pins, draws: Draws) -> None
                 fields.update(ep_size=ranks, ep_rank=draws.below("ep_rank", ranks))
     if "expert_quantisation" not in pinned:
         fields["expert_quantisation"] = _quantisation(fields, can, draws)
+    if "shared_experts" not in pinned:
+        fields["shared_experts"] = _shared_expert(fields, can, draws)
 
 
 def _quantisation(fields: Fields, can: Capabilities, draws: Draws) -> object:
@@ -128,6 +130,16 @@ def _quantisation(fields: Fields, can: Capabilities, draws: Draws) -> object:
     if apart or not others or not draws.percent("expert_quantisation", 50):
         return plain
     return draws.pick("expert_quantisation_kind", others)
+
+
+def _shared_expert(fields: Fields, can: Capabilities, draws: Draws) -> object:
+    """Each way of a target to have a shared expert as often as another, where a model has it so."""
+    plain, *others = can.shared_experts
+    if set_among(fields, ("expert_activation", "expert_quantisation")):
+        return plain
+    uneven = 16 % fields["ep_size"]  # inner columns of an expert apart
+    kinds = [kind for kind in others if not (kind == "apart" and uneven)]
+    return draws.pick("shared_experts", [*kinds, plain]) if kinds else plain
 
 
 def _bounded_otherwise(fields: Fields, pinned: Mapping[str, object]) -> bool:

@@ -30,7 +30,7 @@ _FIRST_ALONE = (
     "max_loras", "lora_eviction", "pinned_loras", "adapted_embeddings",
     "experts_shared_outer_loras", "lora_use_virtual_experts",
     "num_experts", "experts_per_token", "expert_scoring", "expert_activation",
-    "expert_quantisation",
+    "expert_quantisation", "shared_experts",
     "ep_size", "ep_rank", "expert_exchange",
     "virtual_pages", "later_stage", "two_batch_overlap", "drafted_blocks", "drafted_window",
     "backend_beside", "verifies_as_prefill", "draft_window_size", "draft_sink_size",

@@ -456,6 +456,12 @@ class EngineConfig(Record, frozen=True, kw_only=True):
     columns beside `fp8_blocks`, by the token's row beside `_channels`, by one scale beside
     matrices, which the checkpoint has, or which is found for all tokens of a batch
     (`fp8_dynamic`)."""
+    shared_experts: Annotated[Literal["none", "apart", "fused"], Dimension(
+        needs=OneOf("shared_experts"), label="shared expert {}", group="features"
+    )] = "none"
+    """Whether one more expert computes every token, which no router chooses (see
+    `fuzzgraph.expert_layer`): none, one that is a layer of its own (`apart`), or one that lies
+    behind the others and is named for each token behind those that were chosen (`fused`)."""
     ep_size: Annotated[int, Dimension(
         bounds=(1, 64), needs=Most("max_ep_size", 1, 4, one_is_none=True),
         resets_with="expert ranks", label="ep {}", group="features",

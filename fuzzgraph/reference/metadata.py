@@ -228,13 +228,19 @@ def _rank_adapter_ranks(batch: Batch, config: EngineConfig, _: int) -> IntArray:
 
 
 def _chosen_experts(batch: Batch, config: EngineConfig, place: int) -> IntArray:
-    """The expert that the router gives each token in one of its places, the preferred one first."""
+    """The expert that the router gives each token in one of its places, the preferred one first; in
+    the place behind them all the shared one, whose number is the first that no router chooses."""
+    if place == config.experts_per_token:
+        return np.full(batch.num_tokens, config.num_experts, dtype=np.int64)
     return chosen_experts(batch, config)[:, place]
 
 
 def _local_experts(batch: Batch, config: EngineConfig, place: int) -> IntArray:
-    """The same as this rank counts its own experts, from 0 on; -1 for one of another rank."""
+    """The same as this rank counts its own experts, from 0 on; -1 for one of another rank. The
+    shared one lies behind those of each rank."""
     chosen, mine = _chosen_experts(batch, config, place), local_experts(config)
+    if place == config.experts_per_token:
+        return np.full_like(chosen, len(mine))
     return np.where(np.isin(chosen, mine), chosen - mine.start, -1)
 
 

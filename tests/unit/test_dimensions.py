@@ -72,6 +72,7 @@ FOLLOWING = {"kv_pool_pages", "num_kv_heads", "v_head_dim", "spec_steps", "draft
     "later_stage",
     "ngram_drafts",
     "sampling",
+    "shared_experts",
     "two_batch_overlap",
     "verify_budget",
     "backend_beside",

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import msgspec
 import numpy as np
+import pytest
 import torch
 
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
 from fuzzgraph.expert_columns import ATTENDED, EXPERT_WIDTH
 from fuzzgraph.expert_layer import (
+    SHARED,
     chosen_experts,
     down_bias,
     down_weight,
@@ -66,8 +68,44 @@ def test_weights_of_sigmoids_are_parts_of_their_sum() -> None:
         for part, expert in zip(best.values, best.indices.tolist(), strict=True):
             gate, up = (gate_up_weight(expert).double() @ x).chunk(2)
             inner = gate * gate.sigmoid() * up
-            total += part / best.values.sum() * (down_weight(expert).double() @ inner)
+            total += 2.5 * part / best.values.sum() * (down_weight(expert).double() @ inner)
         torch.testing.assert_close(found[place], total)
+
+
+def shared_output(token: int, columns: slice = slice(None)) -> torch.Tensor:
+    """float64 [EXPERT_WIDTH] of the shared expert, of some columns between its products."""
+    gate, up = (gate_up_weight(SHARED).double() @ row_of(token)).chunk(2)
+    return down_weight(SHARED).double()[:, columns] @ (gate * gate.sigmoid() * up)[columns]
+
+
+@pytest.mark.parametrize("kind", ["apart", "fused"])
+def test_a_shared_expert_computes_every_token_beside_those_that_were_chosen(kind: str) -> None:
+    batch, shared = batch_of(), msgspec.structs.replace(CONFIG, shared_experts=kind)
+    more = expert_outputs(batch, shared, torch.float64) - expert_outputs(
+        batch, CONFIG, torch.float64
+    )
+    for place, token in enumerate(batch.input_ids.tolist()):
+        torch.testing.assert_close(more[place], shared_output(token))
+
+
+def test_ranks_share_out_the_columns_of_a_shared_expert_that_lies_apart() -> None:
+    batch, ranks = batch_of(), msgspec.structs.replace(CONFIG, ep_size=2, ep_rank=1)
+    shared = msgspec.structs.replace(ranks, shared_experts="apart")
+    more = expert_outputs(batch, shared, torch.float64) - expert_outputs(
+        batch, ranks, torch.float64
+    )
+    for place, token in enumerate(batch.input_ids.tolist()):
+        torch.testing.assert_close(more[place], shared_output(token, slice(8, 16)))
+
+
+def test_ranks_give_even_parts_of_a_shared_expert_that_is_fused() -> None:
+    batch, ranks = batch_of(), msgspec.structs.replace(CONFIG, ep_size=4, ep_rank=2)
+    shared = msgspec.structs.replace(ranks, shared_experts="fused")
+    more = expert_outputs(batch, shared, torch.float64) - expert_outputs(
+        batch, ranks, torch.float64
+    )
+    for place, token in enumerate(batch.input_ids.tolist()):
+        torch.testing.assert_close(more[place], shared_output(token) / 4)
 
 
 def test_experts_with_biases_clamp_what_comes_between_their_products() -> None:
@@ -117,21 +155,19 @@ def test_undefined_attention_reaches_every_number_of_the_router() -> None:
     assert (router_weight(8).double() @ row_of(3, torch.nan)).isnan().all()
 
 
-def test_the_parts_of_all_ranks_make_the_whole() -> None:
-    batch = batch_of()
-    ranks = [
-        EngineConfig(num_experts=8, experts_per_token=2, ep_size=4, ep_rank=r) for r in range(4)
-    ]
+@pytest.mark.parametrize("kind", ["none", "apart", "fused"])
+def test_the_parts_of_all_ranks_make_the_whole(kind: str) -> None:
+    batch, alone = batch_of(), msgspec.structs.replace(CONFIG, shared_experts=kind)
+    ranks = [msgspec.structs.replace(alone, ep_size=4, ep_rank=rank) for rank in range(4)]
     parts = [expert_outputs(batch, each, torch.float64) for each in ranks]
-    torch.testing.assert_close(sum(parts), expert_outputs(batch, CONFIG, torch.float64))
+    torch.testing.assert_close(sum(parts), expert_outputs(batch, alone, torch.float64))
     assert [*local_experts(ranks[1])] == [2, 3]
 
 
-def test_a_data_parallel_rank_gets_the_whole_sum_and_gives_its_part_for_all() -> None:
-    beside = EngineConfig(
-        num_experts=8, experts_per_token=2, dtype="float16", dp_size=2, dp_rank=1, ep_size=2,
-        ep_rank=1,
-    )  # fmt: skip
+@pytest.mark.parametrize("kind", ["none", "apart", "fused"])
+def test_a_data_parallel_rank_gets_the_whole_sum_and_gives_its_part_for_all(kind: str) -> None:
+    alone = msgspec.structs.replace(CONFIG, shared_experts=kind)
+    beside = msgspec.structs.replace(alone, dp_size=2, dp_rank=1, ep_size=2, ep_rank=1)
     of = tuple(BatchRow(request=name, seq_len=3 + name) for name in range(2))
     steps = (ReplayStep(rows=of, other_ranks=(3,)),)
     batch = plan(Case(schema_version=1, config=beside, steps=steps))[0]
@@ -139,7 +175,7 @@ def test_a_data_parallel_rank_gets_the_whole_sum_and_gives_its_part_for_all() ->
     assert [len(each) for each in tokens] == [3, 2]
     assert tokens[1].tolist() == batch.input_ids.tolist()
     whole = expert_outputs(batch, beside, torch.float64)
-    torch.testing.assert_close(whole, expert_outputs(batch, CONFIG, torch.float64))
+    torch.testing.assert_close(whole, expert_outputs(batch, alone, torch.float64))
     own = rank_outputs(batch, beside, torch.float64)[3:]
     torch.testing.assert_close(own + other_parts(beside)[tokens[1]], whole)
 

@@ -135,6 +135,7 @@ def check_experts(config: EngineConfig) -> None:
             "Use the same for both, or dp_size=1.",
         )
     _check_quantised_experts(config)
+    _check_shared_expert(config)
     if config.expert_exchange != "scatterv" and not (config.dp_size > 1 and experts):
         refuse(
             "config.expert_exchange",
@@ -162,6 +163,29 @@ def _check_quantised_experts(config: EngineConfig) -> None:
             f"num_experts={config.num_experts}, dtype={config.dtype!r}"
             + "".join(f", {name}={getattr(config, name)!r}" for name in others),
             "Change them, or use 'none'.",
+        )
+
+
+def _check_shared_expert(config: EngineConfig) -> None:
+    """A shared expert has weights as those of the others are without biases, adapters and
+    quantisation; apart from them its 16 inner columns are shared out over their ranks."""
+    kind = config.shared_experts
+    others = set_among(config, ("max_loras", "expert_activation", "expert_quantisation"))
+    if kind != "none" and (not config.num_experts or others):
+        refuse(
+            "config.shared_experts",
+            kind,
+            "needs experts without biases, adapters or quantisation; got "
+            f"num_experts={config.num_experts}"
+            + "".join(f", {name}={getattr(config, name)!r}" for name in others),
+            "Change them, or use 'none'.",
+        )
+    if kind == "apart" and 16 % config.ep_size:
+        refuse(
+            "config.shared_experts",
+            kind,
+            f"has 16 inner columns, which ep_size={config.ep_size} ranks must share out evenly",
+            "Change one of them, or use 'fused'.",
         )
 
 

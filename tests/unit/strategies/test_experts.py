@@ -101,6 +101,20 @@ def test_a_scale_of_all_tokens_is_drawn_on_one_rank_and_on_several() -> None:
     assert {config.ep_size > 1 for config in found} == {True, False}
 
 
+SHARED = BESIDE.replace(
+    shared_experts=("none", "apart", "fused"), expert_quantisations=("none", "fp8_blocks"),
+    dtypes=("float16",),
+)  # fmt: skip
+
+
+def test_each_way_to_have_a_shared_expert_comes_where_a_model_has_it() -> None:
+    configs = [swarm_config(SHARED, DEFAULT, number) for number in range(300)]
+    came = Counter((config.shared_experts, config.ep_size > 1) for config in configs)
+    kinds = ("none", "apart", "fused")
+    assert all(came[kind, several] > 10 for kind in kinds for several in (False, True)), came
+    assert {each.expert_quantisation for each in configs} == {"none", "fp8_blocks"}
+
+
 def test_experts_that_a_test_has_bounded_stay_on_one_rank() -> None:
     pins = (("num_experts", (9,)),)
     found = [swarm_config(BESIDE, DEFAULT, number, pins=pins) for number in range(50)]
@@ -126,6 +140,15 @@ def test_a_target_without_them_gets_none() -> None:
         ({"dp_size": 2, "ep_size": 2, "ep_rank": 1}, "got ep_rank=1, dp_size=2, dp_rank=0"),
         ({"expert_exchange": "reduce"}, "is of data-parallel ranks with experts"),
         ({"all_reduce_kib": 1}, "needs several data-parallel ranks and modes"),
+        ({"num_experts": 0, "shared_experts": "fused"}, "needs experts without biases"),
+        (
+            {"shared_experts": "apart", "expert_activation": "clamped_swiglu"},
+            "got num_experts=8, expert_activation='clamped_swiglu'",
+        ),
+        (
+            {"num_experts": 96, "shared_experts": "apart", "ep_size": 32},
+            "ep_size=32 ranks must share out evenly",
+        ),
     ],
 )
 def test_configs_that_contradict_are_refused(settings: dict[str, Any], said: str) -> None:
