@@ -11,7 +11,9 @@ gpt-oss/torch/model.py swiglu). Several ranks share the experts out, one after a
 gives its part of the sum. Where the ranks are data-parallel, each of them computes the tokens of
 all, and a rank gets back the whole sum of its own ones.
 
-Weights of sigmoids are scaled, so that a token's add up to 2.5. A shared expert computes every
+Behind sigmoids a bias of each expert, which weights leave out, is added before the choice (section
+2.1.2), and groups of experts are chosen first, by the sum of the two best of each. Weights of
+sigmoids are scaled, so that a token's add up to 2.5. A shared expert computes every
 token as well, with a weight of one (DeepSeek-AI 2024, equations 12 and 20 and section 4.2). Several
 ranks share out the columns between its products; fused with the others it is whole on each rank,
 which gives an even part of it.
@@ -78,16 +80,22 @@ def _by_preference(experts: int) -> IntArray:
     return np.argsort(drawn, axis=1).astype(np.int64)
 
 
-def router_weight(experts: int, kind: str = UNQUANTISED, *, biased: bool = False) -> torch.Tensor:
+def router_weight(
+    experts: int, kind: str = UNQUANTISED, *, biased: bool = False, scoring: str = "softmax"
+) -> torch.Tensor:
     """[experts, EXPERT_WIDTH] float32: the router's numbers, which the column of an id chooses.
 
     Args:
         biased: less `router_bias`, which a router adds, so that its numbers stay the same.
+        scoring: see `EngineConfig.expert_scoring`.
     """
     found = torch.zeros(experts, EXPERT_WIDTH)
     for token, order in enumerate(_by_preference(experts)):
         column = OWN + token if kind == UNQUANTISED else quantised_experts.column_of_id(token)
-        found[torch.from_numpy(order), column] = -_gap(token) * torch.arange(float(experts))
+        ranks, chosen = torch.arange(float(experts)), torch.from_numpy(order)
+        found[chosen, column] = -_gap(token) * ranks
+        if scoring == "sigmoid":
+            found[chosen, column] = _before_sigmoid(ranks, correction_bias(experts)[chosen])
     if biased:
         found[:, OWN : OWN + VOCAB] -= router_bias(experts)[:, None]
     return found
@@ -96,6 +104,20 @@ def router_weight(experts: int, kind: str = UNQUANTISED, *, biased: bool = False
 def router_bias(experts: int) -> torch.Tensor:
     """[experts] float32: so far apart that without it a router would choose others."""
     return 16 * quarters(9800, experts)
+
+
+def correction_bias(experts: int) -> torch.Tensor:
+    """[experts] float32: what is added to sigmoids before the choice, and to no weight; so far
+    apart that without it a router would choose others."""
+    return quarters(9801, experts) / 4
+
+
+def _before_sigmoid(ranks: torch.Tensor, biases: torch.Tensor) -> torch.Tensor:
+    """Numbers whose sigmoids and biases add up to less from rank to rank, to as much again behind
+    16 of them, whose sums in pairs differ as well. They are exact in float16."""
+    ranks = ranks.clamp(max=16)
+    sums = 0.85 - 0.03 * ranks - 0.0008 * ranks**2
+    return (torch.logit(sums - biases) * 512).round() / 512
 
 
 def _gap(token: int) -> float:
@@ -182,7 +204,30 @@ def chosen_experts(batch: Batch, config: EngineConfig) -> IntArray:
 
 def experts_of_tokens(config: EngineConfig) -> IntArray:
     """int64 [VOCAB, experts_per_token] the same of each token."""
-    return _by_preference(config.num_experts)[:, : config.experts_per_token]
+    order = _by_preference(config.num_experts)
+    if config.expert_groups > 1:
+        order = _within_groups(config.num_experts, config.expert_groups)
+    return order[:, : config.experts_per_token]
+
+
+@lru_cache(maxsize=16)
+def _within_groups(experts: int, groups: int) -> IntArray:
+    """[VOCAB, experts / 2] of each token the experts of the better half of its groups, the
+    preferred one first."""
+    sums = _sigmoids(experts) + correction_bias(experts).double()
+    best = sums.view(VOCAB, groups, -1).topk(2).values.sum(-1)
+    kept = torch.zeros(VOCAB, groups, dtype=torch.bool)
+    kept.scatter_(1, best.topk(groups // 2).indices, True)
+    left_out = ~kept.repeat_interleave(experts // groups, dim=1)
+    order = sums.masked_fill(left_out, -torch.inf).argsort(1, descending=True)
+    return order[:, : experts // 2].numpy()
+
+
+@lru_cache(maxsize=8)
+def _sigmoids(experts: int) -> torch.Tensor:
+    """float64 [VOCAB, experts] of the router's numbers."""
+    numbers = router_weight(experts, scoring="sigmoid")[:, OWN : OWN + VOCAB]
+    return numbers.T.double().sigmoid()
 
 
 @lru_cache(maxsize=64)
@@ -215,10 +260,10 @@ def _of_expert(
 
 def expert_weights(token: int, config: EngineConfig) -> torch.Tensor:
     """float64 [experts_per_token] of a token's experts."""
-    numbers = -_gap(token) * torch.arange(config.experts_per_token, dtype=torch.float64)
     if config.expert_scoring == "softmax":
+        numbers = -_gap(token) * torch.arange(config.experts_per_token, dtype=torch.float64)
         return numbers.softmax(0)
-    parts = numbers.sigmoid()
+    parts = _sigmoids(config.num_experts)[token, experts_of_tokens(config)[token]]
     return SIGMOID_SCALE * parts / parts.sum()
 
 
@@ -226,7 +271,7 @@ def expert_weights(token: int, config: EngineConfig) -> torch.Tensor:
 def _of_token(token: int, config: EngineConfig, dtype: torch.dtype, summed: range) -> torch.Tensor:
     """[EXPERT_WIDTH] the sum over those of the token's experts that are among these."""
     weights = expert_weights(token, config)
-    chosen = _by_preference(config.num_experts)[token, : config.experts_per_token].tolist()
+    chosen = experts_of_tokens(config)[token].tolist()
     found = torch.zeros(EXPERT_WIDTH, dtype=dtype)
     for expert, weight in zip(chosen, weights, strict=True):
         if expert in summed:

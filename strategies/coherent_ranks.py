@@ -118,6 +118,8 @@ def experts(fields: Fields, can: Capabilities, pins: Pins, draws: Draws) -> None
                 fields.update(ep_size=ranks, ep_rank=draws.below("ep_rank", ranks))
     if "expert_quantisation" not in pinned:
         fields["expert_quantisation"] = _quantisation(fields, can, draws)
+    if "expert_groups" not in pinned:
+        fields["expert_groups"] = _groups(fields, can, draws)
     if "shared_experts" not in pinned:
         fields["shared_experts"] = _shared_expert(fields, can, draws)
 
@@ -130,6 +132,15 @@ def _quantisation(fields: Fields, can: Capabilities, draws: Draws) -> object:
     if apart or not others or not draws.percent("expert_quantisation", 50):
         return plain
     return draws.pick("expert_quantisation_kind", others)
+
+
+def _groups(fields: Fields, can: Capabilities, draws: Draws) -> int:
+    """One group, two or four, each as often among those that a token's experts fit into."""
+    experts, most = fields["num_experts"], can.max_expert_groups
+    may = fields["expert_scoring"] == "sigmoid" and experts // 2 >= fields["experts_per_token"]
+    several = [each for each in (2, 4) if may and each <= most]
+    fit = [each for each in several if not experts % each and experts >= 2 * each]
+    return draws.pick("expert_groups", (1, *fit))
 
 
 def _shared_expert(fields: Fields, can: Capabilities, draws: Draws) -> object:

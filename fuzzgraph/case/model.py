@@ -436,7 +436,14 @@ class EngineConfig(Record, frozen=True, kw_only=True):
     expert_scoring: Annotated[Literal["softmax", "sigmoid"], Dimension(
         needs=OneOf("expert_scorings"), label="expert scoring {}", group="features"
     )] = "softmax"
-    """What the router's numbers become before those of the chosen experts are normalised."""
+    """What the router's numbers become before those of the chosen experts are normalised. Behind
+    sigmoids a router prefers experts by biases, which weights leave out."""
+    expert_groups: Annotated[int, Dimension(
+        bounds=(1, 64), needs=Most("max_expert_groups", 1, 4, one_is_none=True),
+        label="expert groups {}", group="features",
+    )] = 1
+    """Groups of experts, one after another; those of a token come from the better half of them, by
+    the sum of the two best of each. 1: from anywhere."""
     expert_activation: Annotated[Literal["silu", "clamped_swiglu"], Dimension(
         needs=OneOf("expert_activations"), label="experts {}", group="features"
     )] = "silu"

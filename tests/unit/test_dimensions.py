@@ -30,6 +30,7 @@ FOLLOWING = {"kv_pool_pages", "num_kv_heads", "v_head_dim", "spec_steps", "draft
     "ep_size",
     "expert_activation",
     "expert_exchange",
+    "expert_groups",
     "expert_quantisation",
     "expert_scoring",
     "experts_per_token",

@@ -12,11 +12,13 @@ from fuzzgraph.expert_columns import ATTENDED, EXPERT_WIDTH
 from fuzzgraph.expert_layer import (
     SHARED,
     chosen_experts,
+    correction_bias,
     down_bias,
     down_weight,
     expert_coarseness,
     expert_counts,
     expert_outputs,
+    experts_of_tokens,
     gate_up_bias,
     gate_up_weight,
     local_experts,
@@ -58,18 +60,53 @@ def test_the_output_is_the_weighted_sum_of_the_chosen_experts() -> None:
         torch.testing.assert_close(found[place], total)
 
 
-def test_weights_of_sigmoids_are_parts_of_their_sum() -> None:
-    batch, sigmoid = batch_of(), msgspec.structs.replace(CONFIG, expert_scoring="sigmoid")
-    found = expert_outputs(batch, sigmoid, torch.float64)
+SIGMOID = msgspec.structs.replace(CONFIG, expert_scoring="sigmoid")
+
+
+def sigmoids_of(token: int, experts: int = 8) -> torch.Tensor:
+    return (router_weight(experts, scoring="sigmoid").double() @ row_of(token)).sigmoid()
+
+
+def test_weights_of_sigmoids_are_parts_of_their_sum_and_leave_out_the_bias() -> None:
+    batch = batch_of()
+    found = expert_outputs(batch, SIGMOID, torch.float64)
     for place, token in enumerate(batch.input_ids.tolist()):
-        x = row_of(token)
-        best = (router_weight(8).double() @ x).sigmoid().topk(2)
+        x, parts = row_of(token), sigmoids_of(token)
+        best = (parts + correction_bias(8)).topk(2).indices
         total = torch.zeros(EXPERT_WIDTH, dtype=torch.float64)
-        for part, expert in zip(best.values, best.indices.tolist(), strict=True):
+        for part, expert in zip(parts[best], best.tolist(), strict=True):
             gate, up = (gate_up_weight(expert).double() @ x).chunk(2)
             inner = gate * gate.sigmoid() * up
-            total += 2.5 * part / best.values.sum() * (down_weight(expert).double() @ inner)
+            total += 2.5 * part / parts[best].sum() * (down_weight(expert).double() @ inner)
         torch.testing.assert_close(found[place], total)
+
+
+def test_a_router_of_sigmoids_without_its_bias_chooses_other_experts() -> None:
+    ids = batch_of().input_ids
+    chosen = torch.stack([sigmoids_of(token).topk(2).indices for token in ids.tolist()])
+    assert (chosen.numpy() != chosen_experts(batch_of(), SIGMOID)).any()
+
+
+@pytest.mark.parametrize(("experts", "groups"), [(4, 2), (8, 2), (8, 4), (64, 4)])
+def test_experts_come_from_the_half_of_groups_with_the_best_two(experts: int, groups: int) -> None:
+    config = msgspec.structs.replace(SIGMOID, num_experts=experts, expert_groups=groups)
+    each = experts // groups
+    elsewhere = 0
+    for token, chosen in enumerate(experts_of_tokens(config).tolist()):
+        sums = (sigmoids_of(token, experts) + correction_bias(experts)).tolist()
+        parts = [sums[first : first + each] for first in range(0, experts, each)]
+        best = sorted(range(groups), key=lambda group: -sum(sorted(parts[group])[-2:]))
+        kept = [expert for expert in range(experts) if expert // each in best[: groups // 2]]
+        assert chosen == sorted(kept, key=lambda expert: -sums[expert])[:2]
+        elsewhere += chosen != sorted(range(experts), key=lambda expert: -sums[expert])[:2]
+    assert elsewhere
+
+
+def test_what_routers_of_sigmoids_choose_by_never_comes_close() -> None:
+    for experts in (4, 8, 64):
+        for token in range(VOCAB):
+            sums = (sigmoids_of(token, experts) + correction_bias(experts)).sort(descending=True)
+            assert -sums.values[:16].diff().max() > 0.02
 
 
 def shared_output(token: int, columns: slice = slice(None)) -> torch.Tensor:

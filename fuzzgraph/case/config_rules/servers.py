@@ -135,6 +135,7 @@ def check_experts(config: EngineConfig) -> None:
             "Use the same for both, or dp_size=1.",
         )
     _check_quantised_experts(config)
+    _check_expert_groups(config)
     _check_shared_expert(config)
     if config.expert_exchange != "scatterv" and not (config.dp_size > 1 and experts):
         refuse(
@@ -163,6 +164,24 @@ def _check_quantised_experts(config: EngineConfig) -> None:
             f"num_experts={config.num_experts}, dtype={config.dtype!r}"
             + "".join(f", {name}={getattr(config, name)!r}" for name in others),
             "Change them, or use 'none'.",
+        )
+
+
+def _check_expert_groups(config: EngineConfig) -> None:
+    """Groups are of routers with sigmoids; each has two experts or more, and half of them as many
+    as a token has."""
+    groups, experts = config.expert_groups, config.num_experts
+    fits = not experts % groups and experts >= 2 * groups
+    fits = fits and not groups % 2 and experts // 2 >= config.experts_per_token
+    if groups > 1 and not (fits and config.expert_scoring == "sigmoid"):
+        refuse(
+            "config.expert_groups",
+            groups,
+            f"must be even and share out num_experts={experts} evenly, two or more for each, of "
+            "which half must do for a token, chosen by sigmoids; got "
+            f"experts_per_token={config.experts_per_token}, "
+            f"expert_scoring={config.expert_scoring!r}",
+            "Change one of them, or use 1.",
         )
 
 

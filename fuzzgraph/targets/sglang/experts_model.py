@@ -114,7 +114,9 @@ class ExpertsModel(AttentionModel):
         experts, biased = self._config.num_experts, expert_layer.has_biases(self._config)
         mine, held = [*expert_layer.local_experts(self._config)], block.experts
         router, kind = block.router if biased else block.gate, self._config.expert_quantisation
-        fill(router.weight, expert_layer.router_weight(experts, kind, biased=biased))
+        scoring = self._config.expert_scoring
+        weight = expert_layer.router_weight(experts, kind, biased=biased, scoring=scoring)
+        fill(router.weight, weight)
         if kind != expert_layer.UNQUANTISED:
             load_quantised(held, kind, mine)
             return
@@ -129,22 +131,23 @@ class ExpertsModel(AttentionModel):
             fill(held.w13_weight_bias, torch.stack(biases))
             fill(held.w2_weight_bias, torch.stack([*map(expert_layer.down_bias, mine)]))
         fill(held.w13_weight, torch.stack(gates_and_ups))
-        if self._config.expert_scoring == "sigmoid":
-            block.gate.e_score_correction_bias.data.zero_()
-            self._fill_shared(block.shared_experts)
+        if scoring == "sigmoid":
+            bias = expert_layer.correction_bias(experts)
+            fill(block.gate.e_score_correction_bias, bias)
+            if self._config.shared_experts != "fused":
+                self._fill_shared(block.shared_experts)
 
     def _fill_shared(self, shared: Any) -> None:
-        """Weights of the shared expert that lies apart; a block without one has it give zeros."""
-        kind = self._config.shared_experts
-        if kind == "none":
+        """The shared expert that lies apart from the others; in a layer without one it gives
+        zeros, for the engine's block has it anyway."""
+        if self._config.shared_experts == "none":
             for each in shared.parameters():
                 each.data.zero_()
-        if kind == "apart":
-            mine = expert_layer.shared_columns(self._config)
-            both = expert_layer.gate_up_weight(expert_layer.SHARED).chunk(2)
-            fill(shared.gate_up_proj.weight, torch.cat([each[mine] for each in both]))
-            down = expert_layer.down_weight(expert_layer.SHARED)
-            fill(shared.down_proj.weight, down[:, mine])
+            return
+        mine = expert_layer.shared_columns(self._config)
+        both = expert_layer.gate_up_weight(expert_layer.SHARED).chunk(2)
+        fill(shared.gate_up_proj.weight, torch.cat([each[mine] for each in both]))
+        fill(shared.down_proj.weight, expert_layer.down_weight(expert_layer.SHARED)[:, mine])
 
     def _take_down(self, block: Any) -> None:
         """Keep what the router chooses, what the experts are handed of it, and beside other ranks
@@ -242,8 +245,8 @@ def described_experts(config: EngineConfig) -> Any:
             n_routed_experts=config.num_experts,
             num_experts_per_tok=config.experts_per_token,
             norm_topk_prob=True,
-            n_group=2,  # of which a token may choose from all
-            topk_group=2,
+            n_group=config.expert_groups,
+            topk_group=max(1, config.expert_groups // 2),
             n_shared_experts=1,
             routed_scaling_factor=expert_layer.SIGMOID_SCALE,
             num_hidden_layers=1,

@@ -1,4 +1,4 @@
-"""Planted bugs of sglang's shared experts and of the router that names them, one line each."""
+"""Planted bugs of sglang's shared experts and of DeepSeek's router, one line each."""
 
 from __future__ import annotations
 
@@ -59,3 +59,16 @@ left_out = _line(
     _MODEL, "maybe_fuse_routed_scale_and_shared_add",
     "    if shared is not None:\n        routed += shared", "    pass",
 )  # fmt: skip
+bias_left_out = _kernel(
+    "activated = tl.sigmoid(scores)\n        biased = activated + row_bias",
+    "activated = tl.sigmoid(scores)\n        biased = activated",
+)
+weights_with_bias = _kernel(
+    "tl.where(offs_n[None, :] == win_lane, activated, 0.0)",
+    "tl.where(offs_n[None, :] == win_lane, biased, 0.0)",
+)
+groups_by_their_best = _kernel(
+    "group_score = tl.where(offs_g[None, :] == g, top1 + top2, group_score)",
+    "group_score = tl.where(offs_g[None, :] == g, top1, group_score)",
+)
+one_group_more = _kernel("tl.static_range(TOPK_GROUP)", "tl.static_range(TOPK_GROUP + 1)")

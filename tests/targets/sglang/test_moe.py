@@ -50,6 +50,16 @@ FUSED, APART = (
 )
 FUSED_ALONE = _case(*_STEPS, experts_per_token=3, expert_scoring="sigmoid", shared_experts="fused")
 APART_ALONE = _case(*_STEPS, expert_scoring="sigmoid", shared_experts="apart")
+GROUPED = [
+    _case(
+        *_STEPS, num_experts=experts, expert_groups=groups, ep_size=ranks, expert_scoring="sigmoid"
+    )
+    for experts, groups, ranks in ((4, 2, 1), (8, 4, 2))
+]
+GROUPED_FUSED = _case(
+    *_STEPS, num_experts=64, experts_per_token=3, expert_groups=4, ep_size=4, ep_rank=3,
+    expert_scoring="sigmoid", shared_experts="fused",
+)  # fmt: skip
 BIASED = [
     _case(*_STEPS, ep_size=2, ep_rank=rank, expert_activation="clamped_swiglu") for rank in range(2)
 ]
@@ -125,6 +135,18 @@ def test_a_shared_expert_computes_every_token(workers: Workers, version: str, of
 
 @pytest.mark.sglang
 @pytest.mark.slow
+@pytest.mark.parametrize("of", [*GROUPED, GROUPED_FUSED], ids=["two of 4", "four of 8", "fused"])
+@pytest.mark.parametrize("version", ["0.5.21", "0.5.22", NEWEST])
+def test_experts_of_a_token_come_from_its_best_groups(
+    workers: Workers, version: str, of: Case
+) -> None:
+    known = {("metadata", f"local_topk_ids.{place}") for place in range(3)}  # sglang PR 40498
+    seen = found(workers, version, of, DEEPSEEK)
+    assert seen <= (set() if version == NEWEST else known)
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
 @pytest.mark.parametrize("version", ["0.5.22", NEWEST])
 def test_padded_tokens_go_to_a_fused_shared_expert_of_every_rank_up_to_0_5_22(
     workers: Workers, version: str
@@ -147,9 +169,13 @@ def test_padded_tokens_go_to_a_fused_shared_expert_of_every_rank_up_to_0_5_22(
         ("padded_not_masked", FUSED[0], ("metadata", "topk_ids.0")),
         ("on_no_rank", FUSED[0], ("metadata", "local_topk_ids.2")),
         ("left_out", APART[1], ("computes", "experts")),
+        ("bias_left_out", APART_ALONE, ("metadata", "topk_ids.0")),
+        ("weights_with_bias", APART_ALONE, ("computes", "experts")),
+        ("groups_by_their_best", GROUPED[0], ("metadata", "topk_ids.0")),
+        ("one_group_more", GROUPED[1], ("metadata", "topk_ids.1")),
     ],
 )
-def test_a_planted_bug_of_a_shared_expert_is_found(
+def test_a_planted_bug_of_a_shared_expert_or_of_a_router_is_found(
     workers: Workers, planted: str, of: Case, named: tuple[str, str]
 ) -> None:
     seen = found(workers, NEWEST, of, f"tests.targets.sglang.shared_expert_mutants:{planted}")

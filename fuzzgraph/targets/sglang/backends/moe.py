@@ -348,6 +348,7 @@ class MoeTarget(TritonTarget):
             expert_exchanges=("scatterv", "gatherv", "scatter", "reduce"),
             expert_scorings=("sigmoid" if family == "deepseek" else "softmax",),
             expert_activations=("clamped_swiglu" if family == "gpt-oss" else "silu",),
+            max_expert_groups=4 if family == "deepseek" else 1,
             shared_experts=("none", "apart", "fused") if family == "deepseek" else ("none",),
             expert_quantisations=_QUANTISATIONS if family == "qwen3" else (UNQUANTISED,),
             **_MODEL_SIZES,
@@ -357,8 +358,6 @@ class MoeTarget(TritonTarget):
     def refused(self, config: EngineConfig) -> str | None:
         if not config.num_experts:
             return "the model has a layer of experts: num_experts must be 1 or more"
-        if self._family == "deepseek" and (config.num_experts < 4 or config.num_experts % 2):
-            return f"num_experts={config.num_experts} makes no two groups of several experts"
         return super().refused(config)
 
     def unserved(self, config: EngineConfig) -> str | None:
