@@ -48,7 +48,9 @@ FUSED, APART = (
     ]
     for kind in ("fused", "apart")
 )
-FUSED_ALONE = _case(*_STEPS, experts_per_token=3, expert_scoring="sigmoid", shared_experts="fused")
+FUSED_ALONE = _case(
+    *_STEPS, experts_per_token=3, expert_groups=2, expert_scoring="sigmoid", shared_experts="fused"
+)
 APART_ALONE = _case(*_STEPS, expert_scoring="sigmoid", shared_experts="apart")
 GROUPED = [
     _case(
