@@ -162,10 +162,25 @@ def has_biases(config: EngineConfig) -> bool:
     return config.expert_activation == "clamped_swiglu"
 
 
+def places(config: EngineConfig) -> int:
+    """Places of experts on all ranks, one behind another."""
+    return config.num_experts + config.expert_copies
+
+
 def local_experts(config: EngineConfig) -> range:
-    """The experts of this rank."""
-    each = config.num_experts // config.ep_size
+    """The places of this rank, which are the numbers of its experts where there are no copies."""
+    each = places(config) // config.ep_size
     return range(config.ep_rank * each, (config.ep_rank + 1) * each)
+
+
+def expert_at(config: EngineConfig) -> list[int]:
+    """The expert at each place. With copies each lies a place before its number, and behind the
+    last one lie copies, of every third first."""
+    experts = config.num_experts
+    if not config.expert_copies:
+        return [*range(experts)]
+    first = [(place + 1) % experts for place in range(experts)]
+    return first + [3 * copy % experts for copy in range(config.expert_copies)]
 
 
 def shared_columns(config: EngineConfig) -> slice:
@@ -200,6 +215,23 @@ def tokens_of_ranks(batch: Batch, config: EngineConfig) -> list[IntArray]:
 def chosen_experts(batch: Batch, config: EngineConfig) -> IntArray:
     """int64 [num_tokens, experts_per_token] of each new token, the preferred one first."""
     return experts_of_tokens(config)[batch.input_ids]
+
+
+def placed_experts(batch: Batch, config: EngineConfig) -> IntArray:
+    """int64 [num_tokens, experts_per_token] the places of the experts of each new token: copies
+    take turns from row to row, the first of them first (sglang expert_location_dispatch.py
+    `_topk_ids_logical_to_physical_dynamic`, where all ranks have to agree)."""
+    chosen = chosen_experts(batch, config)
+    if not config.expert_copies:
+        return chosen
+    lies: list[list[int]] = [[] for _ in range(config.num_experts)]
+    for place, expert in enumerate(expert_at(config)):
+        lies[expert].append(place)
+    found = [
+        [lies[expert][row % len(lies[expert])] for expert in experts]
+        for row, experts in enumerate(chosen.tolist())
+    ]
+    return np.array(found, dtype=np.int64).reshape(chosen.shape)
 
 
 def experts_of_tokens(config: EngineConfig) -> IntArray:
@@ -268,7 +300,9 @@ def expert_weights(token: int, config: EngineConfig) -> torch.Tensor:
 
 
 @lru_cache(maxsize=4096)
-def _of_token(token: int, config: EngineConfig, dtype: torch.dtype, summed: range) -> torch.Tensor:
+def _of_token(
+    token: int, config: EngineConfig, dtype: torch.dtype, summed: range | tuple[int, ...]
+) -> torch.Tensor:
     """[EXPERT_WIDTH] the sum over those of the token's experts that are among these."""
     weights = expert_weights(token, config)
     chosen = experts_of_tokens(config)[token].tolist()
@@ -296,9 +330,24 @@ def _of_shared(token: int, config: EngineConfig, dtype: torch.dtype, whole: bool
 
 def expert_outputs(batch: Batch, config: EngineConfig, dtype: torch.dtype) -> torch.Tensor:
     """[num_tokens, EXPERT_WIDTH] in `dtype`: what the layer gives for each new token."""
+    if config.expert_copies:
+        return _of_copies(batch, config, dtype)
     whole = config.dp_size > 1
     summed = range(config.num_experts) if whole else local_experts(config)
     return _of_tokens(batch.input_ids, config, dtype, summed, whole)
+
+
+def _of_copies(batch: Batch, config: EngineConfig, dtype: torch.dtype) -> torch.Tensor:
+    """The same where the rows of tokens say which ranks compute them."""
+    found = torch.zeros(batch.num_tokens, EXPERT_WIDTH, dtype=dtype)
+    chosen, placed = chosen_experts(batch, config).tolist(), placed_experts(batch, config).tolist()
+    mine, alone = local_experts(config), config.ep_size == 1
+    for row, token in enumerate(batch.input_ids.tolist()):
+        pairs = zip(chosen[row], placed[row], strict=True)
+        summed = tuple(expert for expert, place in pairs if place in mine)
+        shared = _of_shared(token, config, dtype, alone)
+        found[row] = _of_token(token, config, dtype, summed) + shared
+    return found
 
 
 def rank_outputs(batch: Batch, config: EngineConfig, dtype: torch.dtype) -> torch.Tensor:
@@ -326,9 +375,9 @@ def _of_tokens(
 
 
 def expert_counts(batch: Batch, config: EngineConfig) -> IntArray:
-    """int64 [num_experts] how many new tokens each expert has."""
-    chosen = chosen_experts(batch, config).ravel()
-    return np.bincount(chosen, minlength=config.num_experts).astype(np.int64)
+    """int64 [num_experts] how many new tokens each expert has; with copies, each place."""
+    placed = placed_experts(batch, config).ravel()
+    return np.bincount(placed, minlength=places(config)).astype(np.int64)
 
 
 def expert_coarseness(config: EngineConfig, dtype: torch.dtype) -> float:

@@ -42,6 +42,7 @@ def adapted_experts(fields: Fields, can: Capabilities, pins: Pins, draws: Draws)
         "expert_quantisation",
         "expert_groups",
         "shared_experts",
+        "expert_copies",
     ):
         fields[name] = DIMENSIONS[name].default
     pinned = dict(pins)

@@ -120,6 +120,8 @@ def experts(fields: Fields, can: Capabilities, pins: Pins, draws: Draws) -> None
         fields["expert_quantisation"] = _quantisation(fields, can, draws)
     if "expert_groups" not in pinned:
         fields["expert_groups"] = _groups(fields, can, draws)
+    if "expert_copies" not in pinned:
+        fields["expert_copies"] = _copies(fields, can, draws)
     if "shared_experts" not in pinned:
         fields["shared_experts"] = _shared_expert(fields, can, draws)
 
@@ -141,6 +143,17 @@ def _groups(fields: Fields, can: Capabilities, draws: Draws) -> int:
     several = [each for each in (2, 4) if may and each <= most]
     fit = [each for each in several if not experts % each and experts >= 2 * each]
     return draws.pick("expert_groups", (1, *fit))
+
+
+def _copies(fields: Fields, can: Capabilities, draws: Draws) -> int:
+    """Copies in a third of the configs with one data-parallel rank, one or two for each rank of
+    experts."""
+    others = set_among(fields, ("expert_activation", "expert_quantisation"))
+    apart = fields["dp_size"] > 1 or others or not can.expert_copies
+    if apart or not draws.percent("expert_copies", 33):
+        return 0
+    copies = fields["ep_size"] * draws.pick("expert_copies_each", (1, 2))
+    return int(copies if copies <= fields["num_experts"] else 0)
 
 
 def _shared_expert(fields: Fields, can: Capabilities, draws: Draws) -> object:

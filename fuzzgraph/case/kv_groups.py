@@ -31,7 +31,7 @@ _FIRST_ALONE = (
     "experts_shared_outer_loras", "lora_use_virtual_experts",
     "num_experts", "experts_per_token", "expert_scoring", "expert_groups",
     "expert_activation",
-    "expert_quantisation", "shared_experts",
+    "expert_quantisation", "shared_experts", "expert_copies",
     "ep_size", "ep_rank", "expert_exchange",
     "virtual_pages", "later_stage", "two_batch_overlap", "drafted_blocks", "drafted_window",
     "backend_beside", "verifies_as_prefill", "draft_window_size", "draft_sink_size",

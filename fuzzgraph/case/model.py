@@ -469,6 +469,12 @@ class EngineConfig(Record, frozen=True, kw_only=True):
     """Whether one more expert computes every token, which no router chooses (see
     `fuzzgraph.expert_layer`): none, one that is a layer of its own (`apart`), or one that lies
     behind the others and is named for each token behind those that were chosen (`fused`)."""
+    expert_copies: Annotated[int, Dimension(
+        bounds=(0, 64), needs=Switch("expert_copies"), label="expert copies {}", group="features",
+    )] = 0
+    """Experts that lie in memory twice or more, beside one of each: with them experts lie at places
+    of `fuzzgraph.expert_layer`, and a token gets the copies that its row is given. 0: an expert
+    lies where its number says."""
     ep_size: Annotated[int, Dimension(
         bounds=(1, 64), needs=Most("max_ep_size", 1, 4, one_is_none=True),
         resets_with="expert ranks", label="ep {}", group="features",

@@ -29,6 +29,7 @@ FOLLOWING = {"kv_pool_pages", "num_kv_heads", "v_head_dim", "spec_steps", "draft
     "ep_rank",
     "ep_size",
     "expert_activation",
+    "expert_copies",
     "expert_exchange",
     "expert_groups",
     "expert_quantisation",

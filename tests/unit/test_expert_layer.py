@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from fuzzgraph.expert_layer import (
     correction_bias,
     down_bias,
     down_weight,
+    expert_at,
     expert_coarseness,
     expert_counts,
     expert_outputs,
@@ -23,6 +26,7 @@ from fuzzgraph.expert_layer import (
     gate_up_weight,
     local_experts,
     other_parts,
+    placed_experts,
     rank_outputs,
     router_bias,
     router_weight,
@@ -241,3 +245,35 @@ def test_the_reference_has_it_where_there_are_experts() -> None:
     truth, plain = expected(batch, CONFIG).outputs["experts"], yardstick(batch, CONFIG)["experts"]
     assert (plain.double() - truth).abs().max() < rounding_of("experts", CONFIG).absolute
     assert "experts" not in expected(batch, EngineConfig()).outputs
+
+
+def copied(**settings: Any) -> EngineConfig:
+    return msgspec.structs.replace(SIGMOID, expert_copies=4, **settings)
+
+
+def test_every_expert_lies_somewhere_and_copies_behind_them_all() -> None:
+    lies = expert_at(copied())
+    assert sorted(lies[:8]) == [*range(8)] and lies[:8] != [*range(8)]
+    assert lies[8:] == [0, 3, 6, 1]
+
+
+def test_copies_of_an_expert_take_turns_from_row_to_row() -> None:
+    batch, lies = batch_of(), expert_at(copied())
+    placed = placed_experts(batch, copied())
+    by_place = np.array(lies)[placed]
+    assert np.array_equal(by_place, chosen_experts(batch, SIGMOID))
+    for row, places_of_row in enumerate(placed.tolist()):
+        for place in places_of_row:
+            of_expert = [each for each, expert in enumerate(lies) if expert == lies[place]]
+            assert place == of_expert[row % len(of_expert)]
+
+
+def test_the_parts_of_ranks_with_copies_make_the_whole() -> None:
+    batch = batch_of()
+    for kind in ("none", "apart", "fused"):
+        ranks = [copied(ep_size=4, ep_rank=rank, shared_experts=kind) for rank in range(4)]
+        parts = [expert_outputs(batch, each, torch.float64) for each in ranks]
+        whole = expert_outputs(batch, copied(shared_experts=kind), torch.float64)
+        torch.testing.assert_close(sum(parts), whole)
+        counts = expert_counts(batch, ranks[0])
+        assert counts.sum() == 2 * batch.num_tokens and len(counts) == 12

@@ -112,7 +112,8 @@ class ExpertsModel(AttentionModel):
 
     def _fill_block(self, block: Any) -> None:
         experts, biased = self._config.num_experts, expert_layer.has_biases(self._config)
-        mine, held = [*expert_layer.local_experts(self._config)], block.experts
+        lies, held = expert_layer.expert_at(self._config), block.experts
+        mine = [lies[place] for place in expert_layer.local_experts(self._config)]
         router, kind = block.router if biased else block.gate, self._config.expert_quantisation
         scoring = self._config.expert_scoring
         weight = expert_layer.router_weight(experts, kind, biased=biased, scoring=scoring)

@@ -1,4 +1,5 @@
-"""Planted bugs of sglang's shared experts and of DeepSeek's router, one line each."""
+"""Planted bugs of sglang's shared experts, of DeepSeek's router, and of copies of experts, one line
+each."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from tests.targets.sglang.planted import with_a_line_changed, with_changed_sessi
 _TOPK = "sglang.srt.layers.moe.topk"
 _GATE = "sglang.kernels.ops.moe.moe_fused_gate"
 _DISPATCHER = "sglang.srt.layers.moe.token_dispatcher.standard:StandardDispatcher"
+_PLACED = "sglang.srt.eplb.expert_location_dispatch"
 _MODEL = "sglang.srt.models.deepseek_v2"
 
 
@@ -72,3 +74,10 @@ groups_by_their_best = _kernel(
     "group_score = tl.where(offs_g[None, :] == g, top1, group_score)",
 )
 one_group_more = _kernel("tl.static_range(TOPK_GROUP)", "tl.static_range(TOPK_GROUP + 1)")
+by_place_among_experts = _line(
+    _PLACED, "_topk_ids_logical_to_physical_dynamic", "// slots_per_token", "// 1"
+)
+left_where_they_were = _line(
+    _PLACED, "_topk_ids_logical_to_physical_dynamic",
+    "info.partial_logical_to_all_physical_map[topk_ids, chosen_dispatch_index]", "topk_ids",
+)  # fmt: skip

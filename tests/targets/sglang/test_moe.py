@@ -62,6 +62,17 @@ GROUPED_FUSED = _case(
     *_STEPS, num_experts=64, experts_per_token=3, expert_groups=4, ep_size=4, ep_rank=3,
     expert_scoring="sigmoid", shared_experts="fused",
 )  # fmt: skip
+COPIES = [
+    _case(*_STEPS, expert_copies=2, expert_scoring="sigmoid"),
+    _case(
+        *_STEPS, expert_copies=2, expert_groups=2, ep_size=2, ep_rank=1, expert_scoring="sigmoid",
+        shared_experts="apart",
+    ),
+]  # fmt: skip
+FUSED_COPIES = _case(
+    *_STEPS, expert_copies=2, expert_groups=2, ep_size=2, expert_scoring="sigmoid",
+    shared_experts="fused",
+)  # fmt: skip
 BIASED = [
     _case(*_STEPS, ep_size=2, ep_rank=rank, expert_activation="clamped_swiglu") for rank in range(2)
 ]
@@ -149,6 +160,27 @@ def test_experts_of_a_token_come_from_its_best_groups(
 
 @pytest.mark.sglang
 @pytest.mark.slow
+@pytest.mark.parametrize("of", COPIES, ids=["one rank", "last rank"])
+@pytest.mark.parametrize("version", ["0.5.21", "0.5.22", NEWEST])
+def test_copies_of_an_expert_take_turns(workers: Workers, version: str, of: Case) -> None:
+    known = {("metadata", f"local_topk_ids.{place}") for place in range(2)}  # sglang PR 40498
+    seen = found(workers, version, of, DEEPSEEK)
+    assert seen <= (set() if version == NEWEST else known)
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize("version", ["0.5.21", "0.5.22", NEWEST])
+def test_a_fused_shared_expert_beside_copies_is_taken_for_the_first_of_them(
+    workers: Workers, version: str
+) -> None:
+    """See reports/findings/sglang-fused-expert-copies.md."""
+    seen = found(workers, version, FUSED_COPIES, DEEPSEEK)
+    assert {("metadata", "topk_ids.2"), ("computes", "experts")} <= seen
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
 @pytest.mark.parametrize("version", ["0.5.22", NEWEST])
 def test_padded_tokens_go_to_a_fused_shared_expert_of_every_rank_up_to_0_5_22(
     workers: Workers, version: str
@@ -171,6 +203,8 @@ def test_padded_tokens_go_to_a_fused_shared_expert_of_every_rank_up_to_0_5_22(
         ("padded_not_masked", FUSED[0], ("metadata", "topk_ids.0")),
         ("on_no_rank", FUSED[0], ("metadata", "local_topk_ids.2")),
         ("left_out", APART[1], ("computes", "experts")),
+        ("by_place_among_experts", COPIES[0], ("metadata", "topk_ids.0")),
+        ("left_where_they_were", COPIES[1], ("metadata", "topk_ids.0")),
         ("bias_left_out", APART_ALONE, ("metadata", "topk_ids.0")),
         ("weights_with_bias", APART_ALONE, ("computes", "experts")),
         ("groups_by_their_best", GROUPED[0], ("metadata", "topk_ids.0")),

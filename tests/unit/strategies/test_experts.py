@@ -126,6 +126,15 @@ def test_groups_of_experts_come_where_a_router_takes_sigmoids() -> None:
         )}))  # fmt: skip
 
 
+def test_copies_of_experts_come_on_one_data_parallel_rank() -> None:
+    configs = [
+        swarm_config(BESIDE.replace(expert_copies=True), DEFAULT, number) for number in range(200)
+    ]
+    copied = [config for config in configs if config.expert_copies]
+    assert {(config.dp_size, config.ep_size > 1) for config in copied} == {(1, False), (1, True)}
+    assert all(config.expert_copies % config.ep_size == 0 for config in copied)
+
+
 def test_experts_that_a_test_has_bounded_stay_on_one_rank() -> None:
     pins = (("num_experts", (9,)),)
     found = [swarm_config(BESIDE, DEFAULT, number, pins=pins) for number in range(50)]
@@ -151,6 +160,9 @@ def test_a_target_without_them_gets_none() -> None:
         ({"dp_size": 2, "ep_size": 2, "ep_rank": 1}, "got ep_rank=1, dp_size=2, dp_rank=0"),
         ({"expert_exchange": "reduce"}, "is of data-parallel ranks with experts"),
         ({"all_reduce_kib": 1}, "needs several data-parallel ranks and modes"),
+        ({"expert_copies": 9}, "must be at most num_experts=8"),
+        ({"expert_copies": 3, "ep_size": 2}, "a multiple of ep_size=2"),
+        ({"expert_copies": 2, "ep_size": 2, "dp_size": 2}, "on one data-parallel rank"),
         ({"expert_groups": 2}, "chosen by sigmoids; got experts_per_token=1"),
         ({"expert_groups": 3, "expert_scoring": "sigmoid"}, "must be even"),
         (

@@ -18,7 +18,14 @@ import torch
 
 from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.expert_columns import EXPERT_WIDTH
-from fuzzgraph.expert_layer import EXPERTS, OF_RANKS, UNQUANTISED, named_experts, rank_sizes
+from fuzzgraph.expert_layer import (
+    EXPERTS,
+    OF_RANKS,
+    UNQUANTISED,
+    named_experts,
+    places,
+    rank_sizes,
+)
 from fuzzgraph.handover import Excuse
 from fuzzgraph.observation import Field, PaddingRule
 from fuzzgraph.ports import GraphEngine
@@ -37,7 +44,13 @@ from fuzzgraph.targets.sglang.backends.triton import (
 from fuzzgraph.targets.sglang.decode_session import DATA_RANKS
 from fuzzgraph.targets.sglang.excuses.decode import EXCUSES
 from fuzzgraph.targets.sglang.experts_beside_ranks import BOUNDARY, around_modules
-from fuzzgraph.targets.sglang.experts_model import BLOCKS, ExpertsModel, Family, family_of
+from fuzzgraph.targets.sglang.experts_model import (
+    BLOCKS,
+    ExpertsModel,
+    Family,
+    described_experts,
+    family_of,
+)
 from fuzzgraph.targets.sglang.release import (
     SGLANG,
     demand_release,
@@ -46,6 +59,12 @@ from fuzzgraph.targets.sglang.release import (
     is_before,
 )
 from fuzzgraph.targets.sglang.stubs.custom_all_reduce import asks_for_all_reduce
+from fuzzgraph.targets.sglang.stubs.expert_places import (
+    PLACES,
+    keep_places,
+    place_arguments,
+    places_as_loaded,
+)
 from fuzzgraph.targets.sglang.stubs.fused_experts import (
     DISPATCHER,
     MODULES,
@@ -102,6 +121,7 @@ class MoeSession(TritonSession):
             "enforce_shared_experts_fusion": fused,
             "expert_distribution_recorder_mode": "stat",
             "expert_distribution_recorder_buffer_size": 1,
+            **place_arguments(config),
             **(_RETURNED_BY[config.expert_exchange] if config.dp_size > 1 else {}),
         }
 
@@ -121,6 +141,9 @@ class MoeSession(TritonSession):
             engine_module(SETTINGS).initialize_moe_config, server_args=runner.server_args
         )
         self.recorder = _recorder(self._config, runner)
+        copied = self._config.expert_copies > 0
+        described = described_experts(self._config) if copied else None
+        self.places = places_as_loaded(self._config, described) if copied else None
         self._use()
         block = model.open_block(runner.configuration.everyone)
         _take_cuda_path(block, quantised=self._config.expert_quantisation != UNQUANTISED)
@@ -129,11 +152,17 @@ class MoeSession(TritonSession):
 
     def _use(self) -> None:
         super()._use()
+        if self.places is not None:
+            keep_places(self.places)
         engine_module(RECORDER).set_global_expert_distribution_recorder(self.recorder)
 
     @property
     def roots(self) -> Mapping[str, object]:
-        return {**super().roots, "expert_distribution_recorder": self.recorder}
+        return {
+            **super().roots,
+            "expert_distribution_recorder": self.recorder,
+            "expert_location_metadata": self.places,
+        }
 
     def _more_fields(self, config: EngineConfig) -> tuple[Field, ...]:
         masked = masks_padded_tokens(config)
@@ -228,9 +257,9 @@ def _recorder(config: EngineConfig, runner: ModelRunner) -> Any:
     """The engine's own, recording, over experts that lie where their numbers say."""
     placed = Stub(
         num_layers=1,
-        num_physical_experts=config.num_experts,
+        num_physical_experts=places(config),
         num_logical_experts=config.num_experts,
-        num_local_physical_experts=config.num_experts // config.ep_size,
+        num_local_physical_experts=places(config) // config.ep_size,
         ep_size=config.ep_size,
     )
     made = call_with_known(
@@ -349,6 +378,7 @@ class MoeTarget(TritonTarget):
             expert_scorings=("sigmoid" if family == "deepseek" else "softmax",),
             expert_activations=("clamped_swiglu" if family == "gpt-oss" else "silu",),
             max_expert_groups=4 if family == "deepseek" else 1,
+            expert_copies=family == "deepseek",
             shared_experts=("none", "apart", "fused") if family == "deepseek" else ("none",),
             expert_quantisations=_QUANTISATIONS if family == "qwen3" else (UNQUANTISED,),
             **_MODEL_SIZES,
@@ -389,7 +419,7 @@ class MoeTarget(TritonTarget):
         with cuda_on_cpu():
             quantised = has_quantised_experts()
             more = QUANTISED_MODULES if quantised else ()
-            SGLANG.load(BLOCKS[self._family][0], *MODULES, *around_modules(), *more)
+            SGLANG.load(BLOCKS[self._family][0], *MODULES, PLACES, *around_modules(), *more)
             if not torch.cuda.is_available():
                 run_experts_as_on_cuda()
                 if quantised:
