@@ -101,8 +101,8 @@ _IDS = (("topk_ids", "chosen_experts"), ("local_topk_ids", "local_experts"))
 def _names(config: EngineConfig, truths: tuple[str, str]) -> tuple[list[str], list[str]]:
     """Names of fields, and of what they repeat, for each expert of a token."""
     name, truth = truths
-    places = range(named_experts(config))
-    return [f"{name}.{place}" for place in places], [f"{truth}:{place}" for place in places]
+    named = range(named_experts(config))
+    return [f"{name}.{place}" for place in named], [f"{truth}:{place}" for place in named]
 
 
 class MoeSession(TritonSession):
