@@ -203,7 +203,7 @@ def test_padded_tokens_go_to_a_fused_shared_expert_of_every_rank_up_to_0_5_22(
         ("padded_not_masked", FUSED[0], ("metadata", "topk_ids.0")),
         ("on_no_rank", FUSED[0], ("metadata", "local_topk_ids.2")),
         ("left_out", APART[1], ("computes", "experts")),
-        ("by_place_among_experts", COPIES[0], ("metadata", "topk_ids.0")),
+        ("by_place_among_experts", COPIES[0], ("metadata", "topk_ids.1")),
         ("left_where_they_were", COPIES[1], ("metadata", "topk_ids.0")),
         ("bias_left_out", APART_ALONE, ("metadata", "topk_ids.0")),
         ("weights_with_bias", APART_ALONE, ("computes", "experts")),
