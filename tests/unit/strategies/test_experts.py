@@ -109,7 +109,9 @@ SHARED = BESIDE.replace(
 
 def test_each_way_to_have_a_shared_expert_comes_where_a_model_has_it() -> None:
     configs = [swarm_config(SHARED, DEFAULT, number) for number in range(300)]
-    came = Counter((config.shared_experts, config.ep_size > 1) for config in configs)
+    came: Counter[tuple[str, bool]] = Counter(
+        (config.shared_experts, config.ep_size > 1) for config in configs
+    )
     kinds = ("none", "apart", "fused")
     assert all(came[kind, several] > 10 for kind in kinds for several in (False, True)), came
     assert {each.expert_quantisation for each in configs} == {"none", "fp8_blocks"}
