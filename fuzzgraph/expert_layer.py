@@ -11,6 +11,13 @@ gpt-oss/torch/model.py swiglu). Several ranks share the experts out, one after a
 gives its part of the sum. Where the ranks are data-parallel, each of them computes the tokens of
 all, and a rank gets back the whole sum of its own ones.
 
+Behind sigmoids a bias of each expert, which weights leave out, is added before the choice (section
+2.1.2), and groups of experts are chosen first, by the sum of the two best of each. Weights of
+sigmoids are scaled, so that a token's add up to 2.5. A shared expert computes every
+token as well, with a weight of one (DeepSeek-AI 2024, equations 12 and 20 and section 4.2). Several
+ranks share out the columns between its products; fused with the others it is whole on each rank,
+which gives an even part of it.
+
 Weights may be those of a checkpoint in FP8 or INT8 (`fuzzgraph.quantised_experts`).
 
 A token's row holds columns of its own, one column for its token id, and columns of attention. The
@@ -47,6 +54,11 @@ _LARGEST = {"silu": 32.0, "clamped_swiglu": 128.0}
 """More than any number that one of 64 experts gives, by activation."""
 SWIGLU_ALPHA, SWIGLU_LIMIT = 1.702, 7.0
 """Of GPT-OSS."""
+SIGMOID_SCALE = 2.5
+"""What the weights of a token's experts add up to where they are parts of sigmoids; of DeepSeek V3
+(config.json, routed_scaling_factor)."""
+SHARED = 512
+"""The number by which the shared expert has its weights: more than any that a router chooses."""
 
 
 def token_rows(kind: str = UNQUANTISED) -> torch.Tensor:
@@ -68,16 +80,22 @@ def _by_preference(experts: int) -> IntArray:
     return np.argsort(drawn, axis=1).astype(np.int64)
 
 
-def router_weight(experts: int, kind: str = UNQUANTISED, *, biased: bool = False) -> torch.Tensor:
+def router_weight(
+    experts: int, kind: str = UNQUANTISED, *, biased: bool = False, scoring: str = "softmax"
+) -> torch.Tensor:
     """[experts, EXPERT_WIDTH] float32: the router's numbers, which the column of an id chooses.
 
     Args:
         biased: less `router_bias`, which a router adds, so that its numbers stay the same.
+        scoring: see `EngineConfig.expert_scoring`.
     """
     found = torch.zeros(experts, EXPERT_WIDTH)
     for token, order in enumerate(_by_preference(experts)):
         column = OWN + token if kind == UNQUANTISED else quantised_experts.column_of_id(token)
-        found[torch.from_numpy(order), column] = -_gap(token) * torch.arange(float(experts))
+        ranks, chosen = torch.arange(float(experts)), torch.from_numpy(order)
+        found[chosen, column] = -_gap(token) * ranks
+        if scoring == "sigmoid":
+            found[chosen, column] = _before_sigmoid(ranks, correction_bias(experts)[chosen])
     if biased:
         found[:, OWN : OWN + VOCAB] -= router_bias(experts)[:, None]
     return found
@@ -86,6 +104,20 @@ def router_weight(experts: int, kind: str = UNQUANTISED, *, biased: bool = False
 def router_bias(experts: int) -> torch.Tensor:
     """[experts] float32: so far apart that without it a router would choose others."""
     return 16 * quarters(9800, experts)
+
+
+def correction_bias(experts: int) -> torch.Tensor:
+    """[experts] float32: what is added to sigmoids before the choice, and to no weight; so far
+    apart that without it a router would choose others."""
+    return quarters(9801, experts) / 4
+
+
+def _before_sigmoid(ranks: torch.Tensor, biases: torch.Tensor) -> torch.Tensor:
+    """Numbers whose sigmoids and biases add up to less from rank to rank, to as much again behind
+    16 of them, whose sums in pairs differ as well. They are exact in float16."""
+    ranks = ranks.clamp(max=16)
+    sums = 0.85 - 0.03 * ranks - 0.0008 * ranks**2
+    return (torch.logit(sums - biases) * 512).round() / 512
 
 
 def _gap(token: int) -> float:
@@ -130,10 +162,37 @@ def has_biases(config: EngineConfig) -> bool:
     return config.expert_activation == "clamped_swiglu"
 
 
+def places(config: EngineConfig) -> int:
+    """Places of experts on all ranks, one behind another."""
+    return config.num_experts + config.expert_copies
+
+
 def local_experts(config: EngineConfig) -> range:
-    """The experts of this rank."""
-    each = config.num_experts // config.ep_size
+    """The places of this rank, which are the numbers of its experts where there are no copies."""
+    each = places(config) // config.ep_size
     return range(config.ep_rank * each, (config.ep_rank + 1) * each)
+
+
+def expert_at(config: EngineConfig) -> list[int]:
+    """The expert at each place. With copies each lies a place before its number, and behind the
+    last one lie copies, of every third first."""
+    experts = config.num_experts
+    if not config.expert_copies:
+        return [*range(experts)]
+    first = [(place + 1) % experts for place in range(experts)]
+    return first + [3 * copy % experts for copy in range(config.expert_copies)]
+
+
+def shared_columns(config: EngineConfig) -> slice:
+    """The columns between the products of a shared expert that this rank computes, where the
+    shared expert lies apart from the others."""
+    each = INTERMEDIATE // config.ep_size
+    return slice(config.ep_rank * each, (config.ep_rank + 1) * each)
+
+
+def named_experts(config: EngineConfig) -> int:
+    """How many experts a token has a number and a weight of."""
+    return config.experts_per_token + (config.shared_experts == "fused")
 
 
 def rank_sizes(batch: Batch, config: EngineConfig) -> list[int]:
@@ -158,9 +217,49 @@ def chosen_experts(batch: Batch, config: EngineConfig) -> IntArray:
     return experts_of_tokens(config)[batch.input_ids]
 
 
+def placed_experts(batch: Batch, config: EngineConfig) -> IntArray:
+    """int64 [num_tokens, experts_per_token] the places of the experts of each new token: copies
+    take turns from row to row, the first of them first (sglang expert_location_dispatch.py
+    `_topk_ids_logical_to_physical_dynamic`, where all ranks have to agree)."""
+    chosen = chosen_experts(batch, config)
+    if not config.expert_copies:
+        return chosen
+    lies: list[list[int]] = [[] for _ in range(config.num_experts)]
+    for place, expert in enumerate(expert_at(config)):
+        lies[expert].append(place)
+    found = [
+        [lies[expert][row % len(lies[expert])] for expert in experts]
+        for row, experts in enumerate(chosen.tolist())
+    ]
+    return np.array(found, dtype=np.int64).reshape(chosen.shape)
+
+
 def experts_of_tokens(config: EngineConfig) -> IntArray:
     """int64 [VOCAB, experts_per_token] the same of each token."""
-    return _by_preference(config.num_experts)[:, : config.experts_per_token]
+    order = _by_preference(config.num_experts)
+    if config.expert_groups > 1:
+        order = _within_groups(config.num_experts, config.expert_groups)
+    return order[:, : config.experts_per_token]
+
+
+@lru_cache(maxsize=16)
+def _within_groups(experts: int, groups: int) -> IntArray:
+    """[VOCAB, experts / 2] of each token the experts of the better half of its groups, the
+    preferred one first."""
+    sums = _sigmoids(experts) + correction_bias(experts).double()
+    best = sums.view(VOCAB, groups, -1).topk(2).values.sum(-1)
+    kept = torch.zeros(VOCAB, groups, dtype=torch.bool)
+    kept.scatter_(1, best.topk(groups // 2).indices, True)
+    left_out = ~kept.repeat_interleave(experts // groups, dim=1)
+    order = sums.masked_fill(left_out, -torch.inf).argsort(1, descending=True)
+    return order[:, : experts // 2].numpy()
+
+
+@lru_cache(maxsize=8)
+def _sigmoids(experts: int) -> torch.Tensor:
+    """float64 [VOCAB, experts] of the router's numbers."""
+    numbers = router_weight(experts, scoring="sigmoid")[:, OWN : OWN + VOCAB]
+    return numbers.T.double().sigmoid()
 
 
 @lru_cache(maxsize=64)
@@ -193,16 +292,20 @@ def _of_expert(
 
 def expert_weights(token: int, config: EngineConfig) -> torch.Tensor:
     """float64 [experts_per_token] of a token's experts."""
-    numbers = -_gap(token) * torch.arange(config.experts_per_token, dtype=torch.float64)
-    parts = numbers.exp() if config.expert_scoring == "softmax" else numbers.sigmoid()
-    return parts / parts.sum()
+    if config.expert_scoring == "softmax":
+        numbers = -_gap(token) * torch.arange(config.experts_per_token, dtype=torch.float64)
+        return numbers.softmax(0)
+    parts = _sigmoids(config.num_experts)[token, experts_of_tokens(config)[token]]
+    return SIGMOID_SCALE * parts / parts.sum()
 
 
 @lru_cache(maxsize=4096)
-def _of_token(token: int, config: EngineConfig, dtype: torch.dtype, summed: range) -> torch.Tensor:
+def _of_token(
+    token: int, config: EngineConfig, dtype: torch.dtype, summed: range | tuple[int, ...]
+) -> torch.Tensor:
     """[EXPERT_WIDTH] the sum over those of the token's experts that are among these."""
     weights = expert_weights(token, config)
-    chosen = _by_preference(config.num_experts)[token, : config.experts_per_token].tolist()
+    chosen = experts_of_tokens(config)[token].tolist()
     found = torch.zeros(EXPERT_WIDTH, dtype=dtype)
     for expert, weight in zip(chosen, weights, strict=True):
         if expert in summed:
@@ -211,39 +314,70 @@ def _of_token(token: int, config: EngineConfig, dtype: torch.dtype, summed: rang
     return found
 
 
+@lru_cache(maxsize=512)
+def _of_shared(token: int, config: EngineConfig, dtype: torch.dtype, whole: bool) -> torch.Tensor:
+    """[EXPERT_WIDTH] what the shared expert gives for a token, or this rank's part of that."""
+    if config.shared_experts == "none":
+        return torch.zeros(EXPERT_WIDTH, dtype=dtype)
+    if whole or config.shared_experts == "fused":
+        found = _of_expert(token, SHARED, dtype, False, UNQUANTISED)
+        return found if whole else found / config.ep_size
+    read, down = _weights(SHARED, UNQUANTISED, dtype)
+    gate, up = (read @ _rows(UNQUANTISED, dtype)[token]).chunk(2)
+    mine = shared_columns(config)
+    return down[:, mine] @ (torch.nn.functional.silu(gate) * up)[mine]
+
+
 def expert_outputs(batch: Batch, config: EngineConfig, dtype: torch.dtype) -> torch.Tensor:
     """[num_tokens, EXPERT_WIDTH] in `dtype`: what the layer gives for each new token."""
-    summed = range(config.num_experts) if config.dp_size > 1 else local_experts(config)
-    return _of_tokens(batch.input_ids, config, dtype, summed)
+    if config.expert_copies:
+        return _of_copies(batch, config, dtype)
+    whole = config.dp_size > 1
+    summed = range(config.num_experts) if whole else local_experts(config)
+    return _of_tokens(batch.input_ids, config, dtype, summed, whole)
+
+
+def _of_copies(batch: Batch, config: EngineConfig, dtype: torch.dtype) -> torch.Tensor:
+    """The same where the rows of tokens say which ranks compute them."""
+    found = torch.zeros(batch.num_tokens, EXPERT_WIDTH, dtype=dtype)
+    chosen, placed = chosen_experts(batch, config).tolist(), placed_experts(batch, config).tolist()
+    mine, alone = local_experts(config), config.ep_size == 1
+    for row, token in enumerate(batch.input_ids.tolist()):
+        pairs = zip(chosen[row], placed[row], strict=True)
+        summed = tuple(expert for expert, place in pairs if place in mine)
+        shared = _of_shared(token, config, dtype, alone)
+        found[row] = _of_token(token, config, dtype, summed) + shared
+    return found
 
 
 def rank_outputs(batch: Batch, config: EngineConfig, dtype: torch.dtype) -> torch.Tensor:
     """[tokens of all ranks, EXPERT_WIDTH] in `dtype`: this rank's part of each sum."""
     tokens = np.concatenate(tokens_of_ranks(batch, config))
-    return _of_tokens(tokens, config, dtype, local_experts(config))
+    return _of_tokens(tokens, config, dtype, local_experts(config), False)
 
 
 def other_parts(config: EngineConfig) -> torch.Tensor:
     """[VOCAB, EXPERT_WIDTH] float64: what experts of other ranks give for each token."""
-    tokens, mine = np.arange(VOCAB), local_experts(config)
-    parts = range(mine.start), range(mine.stop, config.num_experts)
-    before, after = (_of_tokens(tokens, config, torch.float64, part) for part in parts)
-    return before + after
+    tokens, everyone = np.arange(VOCAB), range(config.num_experts)
+    whole = _of_tokens(tokens, config, torch.float64, everyone, True)
+    return whole - _of_tokens(tokens, config, torch.float64, local_experts(config), False)
 
 
 def _of_tokens(
-    tokens: IntArray, config: EngineConfig, dtype: torch.dtype, summed: range
+    tokens: IntArray, config: EngineConfig, dtype: torch.dtype, summed: range, whole: bool
 ) -> torch.Tensor:
+    """[tokens, EXPERT_WIDTH] the sums over these experts, and the shared one, whole or in part."""
     found = torch.zeros(len(tokens), EXPERT_WIDTH, dtype=dtype)
     for place, token in enumerate(tokens.tolist()):
-        found[place] = _of_token(token, config, dtype, summed)
+        routed = _of_token(token, config, dtype, summed)
+        found[place] = routed + _of_shared(token, config, dtype, whole)
     return found
 
 
 def expert_counts(batch: Batch, config: EngineConfig) -> IntArray:
-    """int64 [num_experts] how many new tokens each expert has."""
-    chosen = chosen_experts(batch, config).ravel()
-    return np.bincount(chosen, minlength=config.num_experts).astype(np.int64)
+    """int64 [num_experts] how many new tokens each expert has; with copies, each place."""
+    placed = placed_experts(batch, config).ravel()
+    return np.bincount(placed, minlength=places(config)).astype(np.int64)
 
 
 def expert_coarseness(config: EngineConfig, dtype: torch.dtype) -> float:
@@ -251,4 +385,6 @@ def expert_coarseness(config: EngineConfig, dtype: torch.dtype) -> float:
     the weight and after the sum."""
     if config.expert_quantisation != UNQUANTISED:  # between the products nothing rounds
         return float(torch.finfo(dtype).eps) * quantised_experts.largest_result()
-    return 2 * float(torch.finfo(dtype).eps) * _LARGEST[config.expert_activation]
+    experts = SIGMOID_SCALE if config.expert_scoring == "sigmoid" else 1.0
+    experts += config.shared_experts != "none"
+    return 2 * float(torch.finfo(dtype).eps) * experts * _LARGEST[config.expert_activation]

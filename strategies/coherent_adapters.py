@@ -40,6 +40,9 @@ def adapted_experts(fields: Fields, can: Capabilities, pins: Pins, draws: Draws)
         "expert_exchange",
         "expert_activation",
         "expert_quantisation",
+        "expert_groups",
+        "shared_experts",
+        "expert_copies",
     ):
         fields[name] = DIMENSIONS[name].default
     pinned = dict(pins)

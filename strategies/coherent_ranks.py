@@ -118,6 +118,12 @@ def experts(fields: Fields, can: Capabilities, pins: Pins, draws: Draws) -> None
                 fields.update(ep_size=ranks, ep_rank=draws.below("ep_rank", ranks))
     if "expert_quantisation" not in pinned:
         fields["expert_quantisation"] = _quantisation(fields, can, draws)
+    if "expert_groups" not in pinned:
+        fields["expert_groups"] = _groups(fields, can, draws)
+    if "expert_copies" not in pinned:
+        fields["expert_copies"] = _copies(fields, can, draws)
+    if "shared_experts" not in pinned:
+        fields["shared_experts"] = _shared_expert(fields, can, draws)
 
 
 def _quantisation(fields: Fields, can: Capabilities, draws: Draws) -> object:
@@ -128,6 +134,36 @@ def _quantisation(fields: Fields, can: Capabilities, draws: Draws) -> object:
     if apart or not others or not draws.percent("expert_quantisation", 50):
         return plain
     return draws.pick("expert_quantisation_kind", others)
+
+
+def _groups(fields: Fields, can: Capabilities, draws: Draws) -> int:
+    """One group, two or four, each as often among those that a token's experts fit into."""
+    experts, most = fields["num_experts"], can.max_expert_groups
+    may = fields["expert_scoring"] == "sigmoid" and experts // 2 >= fields["experts_per_token"]
+    several = [each for each in (2, 4) if may and each <= most]
+    fit = [each for each in several if not experts % each and experts >= 2 * each]
+    return draws.pick("expert_groups", (1, *fit))
+
+
+def _copies(fields: Fields, can: Capabilities, draws: Draws) -> int:
+    """Copies in a third of the configs with one data-parallel rank, one or two for each rank of
+    experts."""
+    others = set_among(fields, ("expert_activation", "expert_quantisation"))
+    apart = fields["dp_size"] > 1 or others or not can.expert_copies
+    if apart or not draws.percent("expert_copies", 33):
+        return 0
+    copies = fields["ep_size"] * draws.pick("expert_copies_each", (1, 2))
+    return int(copies if copies <= fields["num_experts"] else 0)
+
+
+def _shared_expert(fields: Fields, can: Capabilities, draws: Draws) -> object:
+    """Each way of a target to have a shared expert as often as another, where a model has it so."""
+    plain, *others = can.shared_experts
+    if set_among(fields, ("expert_activation", "expert_quantisation")):
+        return plain
+    uneven = 16 % fields["ep_size"]  # inner columns of an expert apart
+    kinds = [kind for kind in others if not (kind == "apart" and uneven)]
+    return draws.pick("shared_experts", [*kinds, plain]) if kinds else plain
 
 
 def _bounded_otherwise(fields: Fields, pinned: Mapping[str, object]) -> bool:

@@ -436,7 +436,14 @@ class EngineConfig(Record, frozen=True, kw_only=True):
     expert_scoring: Annotated[Literal["softmax", "sigmoid"], Dimension(
         needs=OneOf("expert_scorings"), label="expert scoring {}", group="features"
     )] = "softmax"
-    """What the router's numbers become before those of the chosen experts are normalised."""
+    """What the router's numbers become before those of the chosen experts are normalised. Behind
+    sigmoids a router prefers experts by biases, which weights leave out."""
+    expert_groups: Annotated[int, Dimension(
+        bounds=(1, 64), needs=Most("max_expert_groups", 1, 4, one_is_none=True),
+        label="expert groups {}", group="features",
+    )] = 1
+    """Groups of experts, one after another; those of a token come from the better half of them, by
+    the sum of the two best of each. 1: from anywhere."""
     expert_activation: Annotated[Literal["silu", "clamped_swiglu"], Dimension(
         needs=OneOf("expert_activations"), label="experts {}", group="features"
     )] = "silu"
@@ -456,6 +463,18 @@ class EngineConfig(Record, frozen=True, kw_only=True):
     columns beside `fp8_blocks`, by the token's row beside `_channels`, by one scale beside
     matrices, which the checkpoint has, or which is found for all tokens of a batch
     (`fp8_dynamic`)."""
+    shared_experts: Annotated[Literal["none", "apart", "fused"], Dimension(
+        needs=OneOf("shared_experts"), label="shared expert {}", group="features"
+    )] = "none"
+    """Whether one more expert computes every token, which no router chooses (see
+    `fuzzgraph.expert_layer`): none, one that is a layer of its own (`apart`), or one that lies
+    behind the others and is named for each token behind those that were chosen (`fused`)."""
+    expert_copies: Annotated[int, Dimension(
+        bounds=(0, 64), needs=Switch("expert_copies"), label="expert copies {}", group="features",
+    )] = 0
+    """Experts that lie in memory twice or more, beside one of each: with them experts lie at places
+    of `fuzzgraph.expert_layer`, and a token gets the copies that its row is given. 0: an expert
+    lies where its number says."""
     ep_size: Annotated[int, Dimension(
         bounds=(1, 64), needs=Most("max_ep_size", 1, 4, one_is_none=True),
         resets_with="expert ranks", label="ep {}", group="features",

@@ -12,7 +12,7 @@ import numpy as np
 
 from fuzzgraph.adapted_layer import rank_of, token_adapters_of_ranks
 from fuzzgraph.case import EngineConfig, Mode
-from fuzzgraph.expert_layer import chosen_experts, expert_counts, local_experts
+from fuzzgraph.expert_layer import expert_counts, local_experts, placed_experts, places
 from fuzzgraph.fields import PADDED_OF_RANKS
 from fuzzgraph.observation import Field, Observation
 from fuzzgraph.reference.geometry import drafted_start, drafts_see, lines_of, queries_of
@@ -228,13 +228,19 @@ def _rank_adapter_ranks(batch: Batch, config: EngineConfig, _: int) -> IntArray:
 
 
 def _chosen_experts(batch: Batch, config: EngineConfig, place: int) -> IntArray:
-    """The expert that the router gives each token in one of its places, the preferred one first."""
-    return chosen_experts(batch, config)[:, place]
+    """The expert that the router gives each token in one of its places, the preferred one first, by
+    where it lies; in the place behind them all the shared one, which lies behind all others."""
+    if place == config.experts_per_token:
+        return np.full(batch.num_tokens, places(config), dtype=np.int64)
+    return placed_experts(batch, config)[:, place]
 
 
 def _local_experts(batch: Batch, config: EngineConfig, place: int) -> IntArray:
-    """The same as this rank counts its own experts, from 0 on; -1 for one of another rank."""
+    """The same as this rank counts its own experts, from 0 on; -1 for one of another rank. The
+    shared one lies behind those of each rank."""
     chosen, mine = _chosen_experts(batch, config, place), local_experts(config)
+    if place == config.experts_per_token:
+        return np.full_like(chosen, len(mine))
     return np.where(np.isin(chosen, mine), chosen - mine.start, -1)
 
 

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fuzzgraph.case.config_rules import adapters, drafts, keys, prompts, servers, sizes, states
+from fuzzgraph.case.config_rules import (
+    adapters,
+    drafts,
+    experts,
+    keys,
+    prompts,
+    servers,
+    sizes,
+    states,
+)
 from fuzzgraph.case.config_rules.adapters import EXPERT_LORA_OPTIONS
 from fuzzgraph.case.config_rules.beside import set_among
 from fuzzgraph.case.config_rules.drafts import WITHOUT_BUDGET
@@ -79,7 +88,7 @@ _RULES: tuple[Callable[[EngineConfig], None], ...] = (
     drafts.check_draft_window,
     servers.check_returned_hidden,
     servers.check_gathered_logits,
-    servers.check_experts,
+    experts.check_experts,
     adapters.check_adapters,
     prompts.check_prefill,
     prompts.check_prefix_chunks,

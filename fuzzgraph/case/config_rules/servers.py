@@ -1,4 +1,4 @@
-"""How a server shares its work out: over ranks, experts, halves of a batch and backends."""
+"""How a server shares its work out: over ranks, halves of a batch and backends."""
 
 from __future__ import annotations
 
@@ -97,71 +97,6 @@ def check_gathered_logits(config: EngineConfig) -> None:
             True,
             f"needs 2 or more data-parallel ranks, a divisor of 64; got dp_size={ranks}",
             "Change it, or drop it.",
-        )
-
-
-def check_experts(config: EngineConfig) -> None:
-    """Experts are shared out evenly, over ranks that all compute the same tokens: those of one
-    rank, or those that data-parallel ranks have gathered."""
-    experts, ranks, each = config.num_experts, config.ep_size, config.experts_per_token
-    if each > max(experts, 1):
-        refuse(
-            "config.experts_per_token",
-            each,
-            f"must be at most num_experts={experts}",
-            "Lower it, or raise num_experts.",
-        )
-    if ranks > 1 and (not experts or experts % ranks):
-        refuse(
-            "config.ep_size",
-            ranks,
-            f"must share out num_experts={experts} evenly",
-            "Change one of them.",
-        )
-    if ranks > 1 and config.attn_tp_size > 1:
-        refuse(
-            "config.ep_size",
-            ranks,
-            "counts ranks that compute the same tokens; those of attn_tp_size have their own",
-            "Use 1 for one of them.",
-        )
-    data_ranks = config.dp_size, config.dp_rank
-    if config.dp_size > 1 and experts and (ranks, config.ep_rank) != data_ranks:
-        refuse(
-            "config.ep_size",
-            ranks,
-            "must be dp_size, and ep_rank dp_rank, for data-parallel ranks share out the experts; "
-            f"got ep_rank={config.ep_rank}, dp_size={config.dp_size}, dp_rank={config.dp_rank}",
-            "Use the same for both, or dp_size=1.",
-        )
-    _check_quantised_experts(config)
-    if config.expert_exchange != "scatterv" and not (config.dp_size > 1 and experts):
-        refuse(
-            "config.expert_exchange",
-            config.expert_exchange,
-            "is of data-parallel ranks with experts; got "
-            f"dp_size={config.dp_size} and num_experts={experts}",
-            "Use 'scatterv', or several ranks with experts.",
-        )
-
-
-def _check_quantised_experts(config: EngineConfig) -> None:
-    """Kernels of a server with FP8 or INT8 take half precision, and its experts have no biases; no
-    target drives adapters of them.
-
-    Source: sglang fp8.py, w8a8_fp8.py and w8a8_int8.py, `get_supported_act_dtypes` and
-    `create_weights` of their experts.
-    """
-    others = set_among(config, ("max_loras", "expert_activation"))
-    whole = config.dtype == "float32"
-    if config.expert_quantisation != "none" and (not config.num_experts or whole or others):
-        refuse(
-            "config.expert_quantisation",
-            config.expert_quantisation,
-            "needs experts in half precision without biases or adapters; got "
-            f"num_experts={config.num_experts}, dtype={config.dtype!r}"
-            + "".join(f", {name}={getattr(config, name)!r}" for name in others),
-            "Change them, or use 'none'.",
         )
 
 

@@ -33,6 +33,7 @@ from fuzzgraph.targets.sglang.release import engine_module
 from fuzzgraph.targets.sglang.stubs.expert_ranks import ExpertRanks
 from fuzzgraph.targets.sglang.stubs.fused_experts import RECORDER
 from fuzzgraph.targets.sglang.stubs.quantised_experts import quantisation
+from fuzzgraph.targets.sglang.stubs.shared_experts import decided_by_loader
 from fuzzgraph.targets.sglang.stubs.tp_groups import rows_of_ranks
 from fuzzgraph.world import Batch
 
@@ -43,6 +44,8 @@ BLOCKS: Mapping[Family, tuple[str, str]] = {
     "gpt-oss": ("sglang.srt.models.gpt_oss", "GptOssSparseMoeBlock"),
 }
 """Models with experts: where the block lies, and its name."""
+_FUSES = "DeepseekV3ForCausalLM"
+"""The model that decides whether its shared expert is fused, beside its block."""
 _COMPUTED = "what the experts computed"
 _GIVEN_BACK = "what the experts of all ranks computed"
 _LAYER = 0
@@ -76,9 +79,11 @@ class ExpertsModel(AttentionModel):
             # As its decoder layer says where what is around it adds up (deepseek_v2.py, 0.5.23).
             summed = {} if self._ranks is None else {"reduce_results": False}
             quantised = quantisation(self._config.expert_quantisation)
-            block = call_with_known(
-                kind, layer_id=_LAYER, config=described, quant_config=quantised, **summed
-            )
+            model = getattr(engine_module(place), _FUSES, None)
+            with decided_by_loader(model, described) as self.shared_experts_config:
+                block = call_with_known(
+                    kind, layer_id=_LAYER, config=described, quant_config=quantised, **summed
+                )
         self._fill_block(block)
         self._take_down(block)
         self.block = block
@@ -107,12 +112,17 @@ class ExpertsModel(AttentionModel):
 
     def _fill_block(self, block: Any) -> None:
         experts, biased = self._config.num_experts, expert_layer.has_biases(self._config)
-        mine, held = expert_layer.local_experts(self._config), block.experts
+        lies, held = expert_layer.expert_at(self._config), block.experts
+        mine = [lies[place] for place in expert_layer.local_experts(self._config)]
         router, kind = block.router if biased else block.gate, self._config.expert_quantisation
-        fill(router.weight, expert_layer.router_weight(experts, kind, biased=biased))
+        scoring = self._config.expert_scoring
+        weight = expert_layer.router_weight(experts, kind, biased=biased, scoring=scoring)
+        fill(router.weight, weight)
         if kind != expert_layer.UNQUANTISED:
             load_quantised(held, kind, mine)
             return
+        if self._config.shared_experts == "fused":
+            mine.append(expert_layer.SHARED)
         gates_and_ups = [*map(expert_layer.gate_up_weight, mine)]
         fill(held.w2_weight, torch.stack([*map(expert_layer.down_weight, mine)]))
         if biased:
@@ -122,10 +132,23 @@ class ExpertsModel(AttentionModel):
             fill(held.w13_weight_bias, torch.stack(biases))
             fill(held.w2_weight_bias, torch.stack([*map(expert_layer.down_bias, mine)]))
         fill(held.w13_weight, torch.stack(gates_and_ups))
-        if self._config.expert_scoring == "sigmoid":
-            block.gate.e_score_correction_bias.data.zero_()
-            for shared in block.shared_experts.parameters():  # they give nothing
-                shared.data.zero_()
+        if scoring == "sigmoid":
+            bias = expert_layer.correction_bias(experts)
+            fill(block.gate.e_score_correction_bias, bias)
+            if self._config.shared_experts != "fused":
+                self._fill_shared(block.shared_experts)
+
+    def _fill_shared(self, shared: Any) -> None:
+        """The shared expert that lies apart from the others; in a layer without one it gives
+        zeros, for the engine's block has it anyway."""
+        if self._config.shared_experts == "none":
+            for each in shared.parameters():
+                each.data.zero_()
+            return
+        mine = expert_layer.shared_columns(self._config)
+        both = expert_layer.gate_up_weight(expert_layer.SHARED).chunk(2)
+        fill(shared.gate_up_proj.weight, torch.cat([each[mine] for each in both]))
+        fill(shared.down_proj.weight, expert_layer.down_weight(expert_layer.SHARED)[:, mine])
 
     def _take_down(self, block: Any) -> None:
         """Keep what the router chooses, what the experts are handed of it, and beside other ranks
@@ -217,15 +240,16 @@ def described_experts(config: EngineConfig) -> Any:
         )
     if family_of(config) == "deepseek":
         described = DeepseekV3Config(
+            architectures=[_FUSES],
             hidden_size=EXPERT_WIDTH,
             moe_intermediate_size=expert_layer.intermediate(config),
             n_routed_experts=config.num_experts,
             num_experts_per_tok=config.experts_per_token,
             norm_topk_prob=True,
-            n_group=2,  # of which a token may choose from all
-            topk_group=2,
+            n_group=config.expert_groups,
+            topk_group=max(1, config.expert_groups // 2),
             n_shared_experts=1,
-            routed_scaling_factor=1.0,
+            routed_scaling_factor=expert_layer.SIGMOID_SCALE,
             num_hidden_layers=1,
         )
         described.topk_method, described.scoring_func = "noaux_tc", "sigmoid"

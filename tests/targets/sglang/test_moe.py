@@ -41,6 +41,38 @@ THREE_OF_64 = _case(*_STEPS, num_experts=64, experts_per_token=3, ep_size=4, ep_
 ONE_EACH = _case(*_STEPS, experts_per_token=1, ep_size=2)
 EAGER = _case(*_STEPS, capture_bs=(1, 2))
 SIGMOIDS = [_case(*_STEPS, ep_size=2, ep_rank=rank, expert_scoring="sigmoid") for rank in range(2)]
+FUSED, APART = (
+    [
+        _case(*_STEPS, ep_size=2, ep_rank=rank, expert_scoring="sigmoid", shared_experts=kind)
+        for rank in range(2)
+    ]
+    for kind in ("fused", "apart")
+)
+FUSED_ALONE = _case(
+    *_STEPS, experts_per_token=3, expert_groups=2, expert_scoring="sigmoid", shared_experts="fused"
+)
+APART_ALONE = _case(*_STEPS, expert_scoring="sigmoid", shared_experts="apart")
+GROUPED = [
+    _case(
+        *_STEPS, num_experts=experts, expert_groups=groups, ep_size=ranks, expert_scoring="sigmoid"
+    )
+    for experts, groups, ranks in ((4, 2, 1), (8, 4, 2))
+]
+GROUPED_FUSED = _case(
+    *_STEPS, num_experts=64, experts_per_token=3, expert_groups=4, ep_size=4, ep_rank=3,
+    expert_scoring="sigmoid", shared_experts="fused",
+)  # fmt: skip
+COPIES = [
+    _case(*_STEPS, expert_copies=2, expert_scoring="sigmoid"),
+    _case(
+        *_STEPS, expert_copies=2, expert_groups=2, ep_size=2, ep_rank=1, expert_scoring="sigmoid",
+        shared_experts="apart",
+    ),
+]  # fmt: skip
+FUSED_COPIES = _case(
+    *_STEPS, expert_copies=2, expert_groups=2, ep_size=2, expert_scoring="sigmoid",
+    shared_experts="fused",
+)  # fmt: skip
 BIASED = [
     _case(*_STEPS, ep_size=2, ep_rank=rank, expert_activation="clamped_swiglu") for rank in range(2)
 ]
@@ -99,6 +131,91 @@ def test_many_drafts_have_the_sums_of_their_experts(workers: Workers, version: s
 @pytest.mark.parametrize("rank", [0, 1])
 def test_routers_that_take_sigmoids_choose_the_same_experts(workers: Workers, rank: int) -> None:
     assert found(workers, NEWEST, SIGMOIDS[rank], DEEPSEEK) == set()
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "of", [FUSED_ALONE, *FUSED, APART_ALONE, *APART],
+    ids=[f"{kind} {place}" for kind in ("fused", "apart") for place in ("alone", "first", "last")],
+)  # fmt: skip
+@pytest.mark.parametrize("version", ["0.5.21", "0.5.22", NEWEST])
+def test_a_shared_expert_computes_every_token(workers: Workers, version: str, of: Case) -> None:
+    known = {("metadata", f"local_topk_ids.{place}") for place in range(2)}  # sglang PR 40498
+    seen = found(workers, version, of, DEEPSEEK)
+    assert seen <= (set() if version == NEWEST else known)
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize("of", [*GROUPED, GROUPED_FUSED], ids=["two of 4", "four of 8", "fused"])
+@pytest.mark.parametrize("version", ["0.5.21", "0.5.22", NEWEST])
+def test_experts_of_a_token_come_from_its_best_groups(
+    workers: Workers, version: str, of: Case
+) -> None:
+    known = {("metadata", f"local_topk_ids.{place}") for place in range(3)}  # sglang PR 40498
+    seen = found(workers, version, of, DEEPSEEK)
+    assert seen <= (set() if version == NEWEST else known)
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize("of", COPIES, ids=["one rank", "last rank"])
+@pytest.mark.parametrize("version", ["0.5.21", "0.5.22", NEWEST])
+def test_copies_of_an_expert_take_turns(workers: Workers, version: str, of: Case) -> None:
+    known = {("metadata", f"local_topk_ids.{place}") for place in range(2)}  # sglang PR 40498
+    seen = found(workers, version, of, DEEPSEEK)
+    assert seen <= (set() if version == NEWEST else known)
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize("version", ["0.5.21", "0.5.22", NEWEST])
+def test_a_fused_shared_expert_beside_copies_is_taken_for_the_first_of_them(
+    workers: Workers, version: str
+) -> None:
+    """See reports/findings/sglang-fused-expert-copies.md."""
+    seen = found(workers, version, FUSED_COPIES, DEEPSEEK)
+    assert {("metadata", "topk_ids.2"), ("computes", "experts")} <= seen
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize("version", ["0.5.22", NEWEST])
+def test_padded_tokens_go_to_a_fused_shared_expert_of_every_rank_up_to_0_5_22(
+    workers: Workers, version: str
+) -> None:
+    """sglang PR 40498, on a rank that does not have the last of the other experts."""
+    seen = found(workers, version, FUSED[0], DEEPSEEK)
+    assert (("metadata", "local_topk_ids.0") in seen) is (version != NEWEST)
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("planted", "of", "named"),
+    [
+        ("scaled_with_the_others", FUSED_ALONE, ("computes", "experts")),
+        ("named_one_too_far", FUSED_ALONE, ("metadata", "topk_ids.3")),
+        ("normalised_with_it", FUSED_ALONE, ("computes", "experts")),
+        ("flags_swapped", APART_ALONE, ("computes", "experts")),
+        ("whole_on_each_rank", FUSED[1], ("computes", "experts")),
+        ("padded_not_masked", FUSED[0], ("metadata", "topk_ids.0")),
+        ("on_no_rank", FUSED[0], ("metadata", "local_topk_ids.2")),
+        ("left_out", APART[1], ("computes", "experts")),
+        ("by_place_among_experts", COPIES[0], ("metadata", "topk_ids.1")),
+        ("left_where_they_were", COPIES[1], ("metadata", "topk_ids.0")),
+        ("bias_left_out", APART_ALONE, ("metadata", "topk_ids.0")),
+        ("weights_with_bias", APART_ALONE, ("computes", "experts")),
+        ("groups_by_their_best", GROUPED[0], ("metadata", "topk_ids.0")),
+        ("one_group_more", GROUPED[1], ("metadata", "topk_ids.1")),
+    ],
+)
+def test_a_planted_bug_of_a_shared_expert_or_of_a_router_is_found(
+    workers: Workers, planted: str, of: Case, named: tuple[str, str]
+) -> None:
+    seen = found(workers, NEWEST, of, f"tests.targets.sglang.shared_expert_mutants:{planted}")
+    assert named in seen, seen
 
 
 @pytest.mark.sglang

@@ -101,6 +101,42 @@ def test_a_scale_of_all_tokens_is_drawn_on_one_rank_and_on_several() -> None:
     assert {config.ep_size > 1 for config in found} == {True, False}
 
 
+SHARED = BESIDE.replace(
+    shared_experts=("none", "apart", "fused"), expert_quantisations=("none", "fp8_blocks"),
+    dtypes=("float16",),
+)  # fmt: skip
+
+
+def test_each_way_to_have_a_shared_expert_comes_where_a_model_has_it() -> None:
+    configs = [swarm_config(SHARED, DEFAULT, number) for number in range(300)]
+    came: Counter[tuple[str, bool]] = Counter(
+        (config.shared_experts, config.ep_size > 1) for config in configs
+    )
+    kinds = ("none", "apart", "fused")
+    assert all(came[kind, several] > 10 for kind in kinds for several in (False, True)), came
+    assert {each.expert_quantisation for each in configs} == {"none", "fp8_blocks"}
+
+
+def test_groups_of_experts_come_where_a_router_takes_sigmoids() -> None:
+    grouped = BESIDE.replace(max_expert_groups=4, expert_scorings=("sigmoid",))
+    configs = [swarm_config(grouped, DEFAULT, number) for number in range(200)]
+    came = Counter(config.expert_groups for config in configs)
+    assert set(came) == {1, 2, 4} and min(came.values()) > 20, came
+    for config in configs:
+        validate(case_of(**{name: getattr(config, name) for name in (
+            "num_experts", "experts_per_token", "expert_groups", "expert_scoring",
+        )}))  # fmt: skip
+
+
+def test_copies_of_experts_come_on_one_data_parallel_rank() -> None:
+    configs = [
+        swarm_config(BESIDE.replace(expert_copies=True), DEFAULT, number) for number in range(200)
+    ]
+    copied = [config for config in configs if config.expert_copies]
+    assert {(config.dp_size, config.ep_size > 1) for config in copied} == {(1, False), (1, True)}
+    assert all(config.expert_copies % config.ep_size == 0 for config in copied)
+
+
 def test_experts_that_a_test_has_bounded_stay_on_one_rank() -> None:
     pins = (("num_experts", (9,)),)
     found = [swarm_config(BESIDE, DEFAULT, number, pins=pins) for number in range(50)]
@@ -126,6 +162,24 @@ def test_a_target_without_them_gets_none() -> None:
         ({"dp_size": 2, "ep_size": 2, "ep_rank": 1}, "got ep_rank=1, dp_size=2, dp_rank=0"),
         ({"expert_exchange": "reduce"}, "is of data-parallel ranks with experts"),
         ({"all_reduce_kib": 1}, "needs several data-parallel ranks and modes"),
+        ({"expert_copies": 9}, "must be at most num_experts=8"),
+        ({"expert_copies": 3, "ep_size": 2}, "a multiple of ep_size=2"),
+        ({"expert_copies": 2, "ep_size": 2, "dp_size": 2}, "on one data-parallel rank"),
+        ({"expert_groups": 2}, "chosen by sigmoids; got experts_per_token=1"),
+        ({"expert_groups": 3, "expert_scoring": "sigmoid"}, "must be even"),
+        (
+            {"expert_groups": 2, "num_experts": 2, "expert_scoring": "sigmoid"},
+            "share out num_experts=2 evenly, two or more",
+        ),
+        ({"num_experts": 0, "shared_experts": "fused"}, "needs experts without biases"),
+        (
+            {"shared_experts": "apart", "expert_activation": "clamped_swiglu"},
+            "got num_experts=8, expert_activation='clamped_swiglu'",
+        ),
+        (
+            {"num_experts": 96, "shared_experts": "apart", "ep_size": 32},
+            "ep_size=32 ranks must share out evenly",
+        ),
     ],
 )
 def test_configs_that_contradict_are_refused(settings: dict[str, Any], said: str) -> None:

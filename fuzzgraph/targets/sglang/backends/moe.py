@@ -18,7 +18,14 @@ import torch
 
 from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.expert_columns import EXPERT_WIDTH
-from fuzzgraph.expert_layer import EXPERTS, OF_RANKS, UNQUANTISED, rank_sizes
+from fuzzgraph.expert_layer import (
+    EXPERTS,
+    OF_RANKS,
+    UNQUANTISED,
+    named_experts,
+    places,
+    rank_sizes,
+)
 from fuzzgraph.handover import Excuse
 from fuzzgraph.observation import Field, PaddingRule
 from fuzzgraph.ports import GraphEngine
@@ -37,7 +44,13 @@ from fuzzgraph.targets.sglang.backends.triton import (
 from fuzzgraph.targets.sglang.decode_session import DATA_RANKS
 from fuzzgraph.targets.sglang.excuses.decode import EXCUSES
 from fuzzgraph.targets.sglang.experts_beside_ranks import BOUNDARY, around_modules
-from fuzzgraph.targets.sglang.experts_model import BLOCKS, ExpertsModel, Family
+from fuzzgraph.targets.sglang.experts_model import (
+    BLOCKS,
+    ExpertsModel,
+    Family,
+    described_experts,
+    family_of,
+)
 from fuzzgraph.targets.sglang.release import (
     SGLANG,
     demand_release,
@@ -46,6 +59,12 @@ from fuzzgraph.targets.sglang.release import (
     is_before,
 )
 from fuzzgraph.targets.sglang.stubs.custom_all_reduce import asks_for_all_reduce
+from fuzzgraph.targets.sglang.stubs.expert_places import (
+    PLACES,
+    keep_places,
+    place_arguments,
+    places_as_loaded,
+)
 from fuzzgraph.targets.sglang.stubs.fused_experts import (
     DISPATCHER,
     MODULES,
@@ -82,8 +101,8 @@ _IDS = (("topk_ids", "chosen_experts"), ("local_topk_ids", "local_experts"))
 def _names(config: EngineConfig, truths: tuple[str, str]) -> tuple[list[str], list[str]]:
     """Names of fields, and of what they repeat, for each expert of a token."""
     name, truth = truths
-    places = range(config.experts_per_token)
-    return [f"{name}.{place}" for place in places], [f"{truth}:{place}" for place in places]
+    named = range(named_experts(config))
+    return [f"{name}.{place}" for place in named], [f"{truth}:{place}" for place in named]
 
 
 class MoeSession(TritonSession):
@@ -92,19 +111,23 @@ class MoeSession(TritonSession):
     model_class = ExpertsModel
 
     def _server_arguments(self, config: EngineConfig) -> Mapping[str, Any]:
+        fused = config.shared_experts == "fused"
         return {
             "tp_size": config.ep_size,
             "ep_size": config.ep_size,
             "moe_runner_backend": "triton",
-            "disable_shared_experts_fusion": True,
+            "disable_shared_experts_fusion": not fused,
+            # Otherwise models of 256 experts on one rank alone have it.
+            "enforce_shared_experts_fusion": fused,
             "expert_distribution_recorder_mode": "stat",
             "expert_distribution_recorder_buffer_size": 1,
+            **place_arguments(config),
             **(_RETURNED_BY[config.expert_exchange] if config.dp_size > 1 else {}),
         }
 
     @contextlib.contextmanager
     def engine_runs(self, batch: Batch | None = None) -> Iterator[None]:
-        with cuda_on_cpu(), _beside_ranks(self._config):
+        with cuda_on_cpu(), _block_on_cuda(self._config), _beside_ranks(self._config):
             yield
 
     @property
@@ -118,6 +141,9 @@ class MoeSession(TritonSession):
             engine_module(SETTINGS).initialize_moe_config, server_args=runner.server_args
         )
         self.recorder = _recorder(self._config, runner)
+        copied = self._config.expert_copies > 0
+        described = described_experts(self._config) if copied else None
+        self.places = places_as_loaded(self._config, described) if copied else None
         self._use()
         block = model.open_block(runner.configuration.everyone)
         _take_cuda_path(block, quantised=self._config.expert_quantisation != UNQUANTISED)
@@ -126,20 +152,24 @@ class MoeSession(TritonSession):
 
     def _use(self) -> None:
         super()._use()
+        if self.places is not None:
+            keep_places(self.places)
         engine_module(RECORDER).set_global_expert_distribution_recorder(self.recorder)
 
     @property
     def roots(self) -> Mapping[str, object]:
-        return {**super().roots, "expert_distribution_recorder": self.recorder}
+        return {
+            **super().roots,
+            "expert_distribution_recorder": self.recorder,
+            "expert_location_metadata": self.places,
+        }
 
     def _more_fields(self, config: EngineConfig) -> tuple[Field, ...]:
         masked = masks_padded_tokens(config)
-        padded = PaddingRule("fill", -1) if masked else common.FREE
-        source = _MASKED if masked else _CHOSEN
         ids = tuple(
-            Field(name, "tokens", "nothing", padded, source=source, repeats=truth)
+            _ids_field(name, truth, masked and place < config.experts_per_token)
             for truths in _IDS
-            for name, truth in zip(*_names(config, truths), strict=True)
+            for place, (name, truth) in enumerate(zip(*_names(config, truths), strict=True))
         )
         if config.dp_size > 1:  # the recorder counts padded tokens of other ranks as well
             return ids
@@ -154,7 +184,7 @@ class MoeSession(TritonSession):
 
     @property
     def _id_columns(self) -> int:
-        return len(_IDS) * self._config.experts_per_token
+        return len(_IDS) * named_experts(self._config)
 
     @contextlib.contextmanager
     def _recorded_pass(self) -> Iterator[None]:
@@ -205,6 +235,14 @@ class MoeSession(TritonSession):
         return {**found, EXPERTS: shown[:, -EXPERT_WIDTH:].clone()}
 
 
+def _ids_field(name: str, truth: str, masked: bool) -> Field:
+    """Numbers of experts of tokens, one place of each; what masks padded tokens passes over the
+    place of a shared expert, which computes them for nothing."""
+    padded = PaddingRule("fill", -1) if masked else common.FREE
+    source = _MASKED if masked else _CHOSEN
+    return Field(name, "tokens", "nothing", padded, source=source, repeats=truth)
+
+
 def masks_padded_tokens(config: EngineConfig) -> bool:
     """Whether this release's block masks padded tokens, where experts lie on several ranks
     that have the same tokens: DeepSeek's hands the count on (0.5.21), and since 0.5.23 `TopK` looks
@@ -219,9 +257,9 @@ def _recorder(config: EngineConfig, runner: ModelRunner) -> Any:
     """The engine's own, recording, over experts that lie where their numbers say."""
     placed = Stub(
         num_layers=1,
-        num_physical_experts=config.num_experts,
+        num_physical_experts=places(config),
         num_logical_experts=config.num_experts,
-        num_local_physical_experts=config.num_experts // config.ep_size,
+        num_local_physical_experts=places(config) // config.ep_size,
         ep_size=config.ep_size,
     )
     made = call_with_known(
@@ -237,6 +275,14 @@ def _recorder(config: EngineConfig, runner: ModelRunner) -> Any:
 def _take_cuda_path(block: Any, *, quantised: bool) -> None:
     for layer in (block.topk,) if quantised else (block.topk, block.experts.quant_method):
         layer._forward_method = layer.forward_cuda
+
+
+def _block_on_cuda(config: EngineConfig) -> contextlib.AbstractContextManager[None]:
+    """As on a server with CUDA, where experts scale their sum by themselves and DeepSeek's block
+    does not, as it does elsewhere (sglang deepseek_v2.py forward_normal)."""
+    if family_of(config) != "deepseek":
+        return contextlib.nullcontext()
+    return replaced_names([engine_module(BLOCKS["deepseek"][0])], {"_is_cuda": True})
 
 
 _RETURNED_BY: Mapping[str, Mapping[str, str]] = MappingProxyType({
@@ -331,6 +377,9 @@ class MoeTarget(TritonTarget):
             expert_exchanges=("scatterv", "gatherv", "scatter", "reduce"),
             expert_scorings=("sigmoid" if family == "deepseek" else "softmax",),
             expert_activations=("clamped_swiglu" if family == "gpt-oss" else "silu",),
+            max_expert_groups=4 if family == "deepseek" else 1,
+            expert_copies=family == "deepseek",
+            shared_experts=("none", "apart", "fused") if family == "deepseek" else ("none",),
             expert_quantisations=_QUANTISATIONS if family == "qwen3" else (UNQUANTISED,),
             **_MODEL_SIZES,
             **{**OF_ONE_RANK, **DATA_RANKS},
@@ -339,8 +388,6 @@ class MoeTarget(TritonTarget):
     def refused(self, config: EngineConfig) -> str | None:
         if not config.num_experts:
             return "the model has a layer of experts: num_experts must be 1 or more"
-        if self._family == "deepseek" and (config.num_experts < 4 or config.num_experts % 2):
-            return f"num_experts={config.num_experts} makes no two groups of several experts"
         return super().refused(config)
 
     def unserved(self, config: EngineConfig) -> str | None:
@@ -372,7 +419,7 @@ class MoeTarget(TritonTarget):
         with cuda_on_cpu():
             quantised = has_quantised_experts()
             more = QUANTISED_MODULES if quantised else ()
-            SGLANG.load(BLOCKS[self._family][0], *MODULES, *around_modules(), *more)
+            SGLANG.load(BLOCKS[self._family][0], *MODULES, PLACES, *around_modules(), *more)
             if not torch.cuda.is_available():
                 run_experts_as_on_cuda()
                 if quantised:

@@ -58,7 +58,7 @@ _LORA_MODELS: Makers = {
         lora_alignment.moe_lora_align_block_size, "scalar_t"
     ),
 }
-_POSTPROCESS = "_biased_grouped_topk_postprocess"
+_COMPILED_ROUTING = ("_biased_grouped_topk_postprocess", "biased_grouped_topk_impl")
 
 
 def run_experts_as_on_cuda() -> None:
@@ -79,9 +79,10 @@ def run_experts_as_on_cuda() -> None:
     for module in map(engine_module, (RECORDER, DISPATCHER)):
         if hasattr(module, "get_device"):  # it looks for an accelerator
             module.get_device = lambda *_: str(SESSION_CPU)  # the device, not the host
-    for module, name in (*((fused, each) for each in _COMPILED), (topk, _POSTPROCESS)):
-        if hasattr(module, name):
-            setattr(module, name, inspect.unwrap(getattr(module, name)))
+    for module, names in ((fused, _COMPILED), (topk, _COMPILED_ROUTING)):
+        for name in names:
+            if hasattr(module, name):
+                setattr(module, name, inspect.unwrap(getattr(module, name)))
 
 
 def _fused(name: str) -> Any:
