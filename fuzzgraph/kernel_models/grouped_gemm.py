@@ -1,7 +1,7 @@
 """Products of grouped rows: each group's first rows with a matrix of its own.
 
-Source: DeepGEMM 54e2261, csrc/apis/gemm.hpp (m_grouped_bf16_gemm_nt_masked) and README, "Grouped
-GEMMs (masked layout)".
+Source: DeepGEMM 0274ad7, csrc/apis/gemm.hpp (m_grouped_bf16_gemm_nt_masked) and README.md,
+"Grouped GEMMs (masked layout)".
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fuzzgraph.kernel_models.memory import KernelMemory
 
 __all__ = ["m_grouped_bf16_gemm_nt_masked"]
 
-_SOURCE = "DeepGEMM 54e2261, csrc/apis/gemm.hpp"
+_SOURCE = "DeepGEMM 0274ad7, csrc/apis/gemm.hpp"
 
 
 def m_grouped_bf16_gemm_nt_masked(

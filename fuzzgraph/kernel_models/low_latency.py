@@ -9,15 +9,14 @@ each kernel needs its own clean and cleans the other one.
 
 What the other ranks send is handed to the models as tensors.
 
-Source: DeepEP 1.2, deep_ep/buffer.py (low_latency_dispatch, low_latency_combine,
-clean_low_latency_buffer) and csrc/kernels/internode_ll.cu.
+Source: DeepEP 04b06f7, deep_ep/buffer.py (low_latency_dispatch, low_latency_combine,
+clean_low_latency_buffer); 005dcc9, csrc/kernels/internode_ll.cu.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -28,8 +27,8 @@ from fuzzgraph.kernel_models.memory import Ints, KernelMemory, as_numbers
 
 __all__ = ["Exchange", "Handle", "Packed"]
 
-_DISPATCH = "DeepEP 1.2, deep_ep/buffer.py low_latency_dispatch"
-_COMBINE = "DeepEP 1.2, deep_ep/buffer.py low_latency_combine"
+_DISPATCH = "DeepEP 04b06f7, deep_ep/buffer.py low_latency_dispatch"
+_COMBINE = "DeepEP 04b06f7, deep_ep/buffer.py low_latency_combine"
 _DIRTY = "the buffer must be clean: the kernel before uses the other one and cleans it"
 
 
@@ -136,9 +135,9 @@ class Exchange:
             Handle(source, ranges, half),
         )
         launch(
-            _SEND_TOKENS, x=x, topk_idx=topk_idx, counts=packed.counts, half=half,
-            experts=self.experts, used=self.used, sent=self.sent, sent_ids=self.sent_ids,
-            sent_tokens=self.sent_tokens,
+            _SEND_TOKENS, x=x, topk_idx=topk_idx, counts=packed.counts, source=source,
+            ranges=ranges, half=half, experts=self.experts, used=self.used, sent=self.sent,
+            sent_ids=self.sent_ids, sent_tokens=self.sent_tokens,
         )  # fmt: skip
         return packed
 
@@ -207,6 +206,8 @@ def _run_send_tokens(
     x: torch.Tensor,
     topk_idx: torch.Tensor,
     counts: torch.Tensor,
+    source: torch.Tensor,
+    ranges: torch.Tensor,
     half: int,
     experts: int,
     used: torch.Tensor,
@@ -226,6 +227,9 @@ def _run_send_tokens(
     sent_ids[half, :tokens] = topk_idx
     sent_tokens[half] = tokens
     counts.zero_()
+    # The kernel leaves these as they are until tokens arrive, and no caller reads them.
+    source.fill_(-1)
+    ranges.zero_()
 
 
 def _run_receive_tokens(
@@ -266,6 +270,10 @@ def _results(
     lists = memory.ints(ranges)
     for expert, rank in np.ndindex(lists.shape[:2]):
         first, count = lists[expert, rank].tolist()
+        if not 0 <= first <= first + count <= x.shape[1]:
+            rule = f"handle must name rows in 0..{x.shape[1]}, as its dispatch has received them"
+            memory.misused("handle", rule, f"{count} rows from {first} on")
+            continue
         at = np.arange(first, first + count)
         place = np.full_like(at, expert), at
         yield (
@@ -332,11 +340,7 @@ def _run_receive_results(
     given[rank, : len(own)] = torch.from_numpy(own).to(given.dtype)
 
 
-def _kernel(name: str, run: Any, source: str) -> ModelKernel:
-    return ModelKernel(name, run, source)
-
-
-_SEND_TOKENS = _kernel("low_latency_dispatch", _run_send_tokens, _DISPATCH)
-_RECEIVE_TOKENS = _kernel("low_latency_dispatch_receives", _run_receive_tokens, _DISPATCH)
-_SEND_RESULTS = _kernel("low_latency_combine", _run_send_results, _COMBINE)
-_RECEIVE_RESULTS = _kernel("low_latency_combine_receives", _run_receive_results, _COMBINE)
+_SEND_TOKENS = ModelKernel("low_latency_dispatch", _run_send_tokens, _DISPATCH)
+_RECEIVE_TOKENS = ModelKernel("low_latency_dispatch_receives", _run_receive_tokens, _DISPATCH)
+_SEND_RESULTS = ModelKernel("low_latency_combine", _run_send_results, _COMBINE)
+_RECEIVE_RESULTS = ModelKernel("low_latency_combine_receives", _run_receive_results, _COMBINE)

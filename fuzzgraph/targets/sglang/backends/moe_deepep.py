@@ -15,7 +15,6 @@ from typing import Any
 import torch
 
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.case.capture_sizes import most_tokens_of_a_rank
 from fuzzgraph.expert_layer import UNQUANTISED
 from fuzzgraph.observation import Field
 from fuzzgraph.ports import GraphEngine
@@ -25,6 +24,7 @@ from fuzzgraph.targets.sglang.backends.moe import MoeSession, MoeTarget
 from fuzzgraph.targets.sglang.exchanged_experts_model import ExchangedExpertsModel
 from fuzzgraph.targets.sglang.expert_exchange import ADAPTED_FROM, DEEPEP
 from fuzzgraph.targets.sglang.release import SGLANG, demand_release
+from fuzzgraph.targets.sglang.stubs.low_latency_exchange import most_sent
 from fuzzgraph.targets.sglang.stubs.low_latency_experts import (
     LOW_LATENCY_MODULES,
     exchange_as_on_cuda,
@@ -57,7 +57,7 @@ class MoeDeepepSession(MoeSession):
         return (*super()._more_fields(config), counts)
 
     def _open_backend(self, runner: ModelRunner) -> Any:
-        with most_dispatched(most_tokens_of_a_rank(self._config)):
+        with most_dispatched(most_sent(self._config)):
             backend = super()._open_backend(runner)
         self._exchange.use(self._exchanged.buffer)
         return backend
@@ -102,7 +102,7 @@ class MoeDeepepTarget(MoeTarget):
         return MoeDeepepSession(config, graphs)
 
     def load(self) -> None:
-        lack = "asks DeepEP's adapter within a runner's replay, or has no experts in bfloat16 for it,"
+        lack = "asks DeepEP's adapter within a runner's replay, which is not run,"
         demand_release(ADAPTED_FROM, lack, self.name)
         super().load()
         self.capabilities = self.capabilities.replace(custom_all_reduce=False)
@@ -110,7 +110,3 @@ class MoeDeepepTarget(MoeTarget):
             SGLANG.load(*LOW_LATENCY_MODULES)
             if not torch.cuda.is_available():
                 exchange_as_on_cuda()
-
-
-def opened():
-    return MoeDeepepTarget("sglang-moe-deepep")

@@ -28,11 +28,17 @@ from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.stubs.expert_ranks import rows_of_tokens
 from fuzzgraph.world import Batch
 
-_SOURCE = "DeepEP 1.2, deep_ep/buffer.py"
+_SOURCE = "DeepEP 04b06f7, deep_ep/buffer.py"
 _OF_THE_FORMAT = {
     "use_fp8": False, "round_scale": False, "use_ue8m0": False, "use_nvfp4": False,
     "async_finish": False,
 }  # fmt: skip
+
+
+def most_sent(config: EngineConfig) -> int:
+    """Tokens of a rank that an exchange of a case's server has room for: all that a rank may have,
+    in fours, as DeepEP asks of the rows of all ranks."""
+    return -(-most_tokens_of_a_rank(config) // 4) * 4
 
 
 class LowLatencyBuffer:
@@ -43,11 +49,13 @@ class LowLatencyBuffer:
     """
 
     low_latency_mode = True
+    dirty = False
+    """Whether kernels for prompts have left it so; a server in this mode has none."""
 
     def __init__(self, config: EngineConfig, device: torch.device, own: torch.Tensor) -> None:
         self._config, self._own = config, own.cpu()
         self.group_size, self.rank = config.dp_size, config.dp_rank
-        self.most = most_tokens_of_a_rank(config)
+        self.most = most_sent(config)
         self.exchange = Exchange(
             rank=config.dp_rank, ranks=config.dp_size, experts=config.num_experts, most=self.most,
             each=config.experts_per_token, columns=EXPERT_WIDTH, device=device,
