@@ -51,7 +51,7 @@ def m_grouped_bf16_gemm_nt_masked(
     launch(_MASKED, a=a, b=b, d=d, masked_m=masked_m)
 
 
-def _run_masked(
+def _run_grouped_masked(
     memory: KernelMemory,
     *,
     a: torch.Tensor,
@@ -65,14 +65,10 @@ def _run_masked(
             rule = f"masked_m must lie in 0..{most}"
             memory.misused("masked_m", rule, f"{rows} of group {group}")
         count = np.arange(max(0, rows))
-        at = np.full_like(count, group), count
+        at, only = (np.full_like(count, group), count), np.array([group])
         with np.errstate(over="ignore", invalid="ignore"):
-            product = memory.numbers("a", a, *at) @ memory.numbers("b", b, _only(group))[0].T
+            product = memory.numbers("a", a, *at) @ memory.numbers("b", b, only)[0].T
         memory.store("d", d, product, *at)
 
 
-def _only(group: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    return np.array([group], dtype=np.int64)
-
-
-_MASKED = ModelKernel("m_grouped_bf16_gemm_nt_masked", _run_masked, _SOURCE)
+_MASKED = ModelKernel("m_grouped_bf16_gemm_nt_masked", _run_grouped_masked, _SOURCE)

@@ -7,7 +7,8 @@ token that the dispatch has noted, and sums it up with the weights there. Each o
 that sends and one that receives, which the caller runs by a hook. There are two buffers in turn;
 each kernel needs its own clean and cleans the other one.
 
-What the other ranks send is handed to the models as tensors.
+What the other ranks send is handed to the models as tensors, and so are the weights of their
+experts.
 
 Source: DeepEP 04b06f7, deep_ep/buffer.py (low_latency_dispatch, low_latency_combine,
 clean_low_latency_buffer); 005dcc9, csrc/kernels/internode_ll.cu.
@@ -179,6 +180,23 @@ class Exchange:
         )  # fmt: skip
         return half, combined
 
+    def compute_elsewhere(
+        self, handle: Handle, half: int, gates_and_ups: torch.Tensor, downs: torch.Tensor
+    ) -> None:
+        """What other ranks do between the two parts of a combine: their experts compute the rows
+        that this rank has sent them, and send back what they give.
+
+        Args:
+            half: the buffer of the combine.
+            gates_and_ups: [experts, 2 * inner, columns] of all ranks; downs: [experts, columns,
+                inner].
+        """
+        launch(
+            _COMPUTE_ELSEWHERE, half=handle.half, into=half, rank=self.rank, mine=self.mine,
+            sent=self.sent, sent_ids=self.sent_ids, sent_tokens=self.sent_tokens,
+            returned=self.returned, gates_and_ups=gates_and_ups, downs=downs,
+        )  # fmt: skip
+
     def receive_results(
         self,
         combined: torch.Tensor,
@@ -313,6 +331,30 @@ def _run_send_results(
     given.copy_(torch.from_numpy(sums))
 
 
+def _run_experts_elsewhere(
+    memory: KernelMemory,
+    *,
+    half: int,
+    into: int,
+    rank: int,
+    mine: int,
+    sent: torch.Tensor,
+    sent_ids: torch.Tensor,
+    sent_tokens: torch.Tensor,
+    returned: torch.Tensor,
+    gates_and_ups: torch.Tensor,
+    downs: torch.Tensor,
+) -> None:
+    ids = memory.ints(sent_ids)[half, : memory.ints(sent_tokens)[half]]
+    for token, place in np.argwhere((ids >= 0) & (ids // mine != rank)).tolist():
+        expert = int(ids[token, place])
+        row = as_numbers(sent[half, token])
+        with np.errstate(over="ignore", invalid="ignore"):
+            gate, up = np.split(as_numbers(gates_and_ups[expert]) @ row, 2)
+            found = as_numbers(downs[expert]) @ (gate / (1.0 + np.exp(-gate)) * up)
+        returned[into, expert, token] = torch.from_numpy(found).to(returned.dtype)
+
+
 def _run_receive_results(
     memory: KernelMemory,
     *,
@@ -343,4 +385,5 @@ def _run_receive_results(
 _SEND_TOKENS = ModelKernel("low_latency_dispatch", _run_send_tokens, _DISPATCH)
 _RECEIVE_TOKENS = ModelKernel("low_latency_dispatch_receives", _run_receive_tokens, _DISPATCH)
 _SEND_RESULTS = ModelKernel("low_latency_combine", _run_send_results, _COMBINE)
+_COMPUTE_ELSEWHERE = ModelKernel("experts_elsewhere", _run_experts_elsewhere, _COMBINE)
 _RECEIVE_RESULTS = ModelKernel("low_latency_combine_receives", _run_receive_results, _COMBINE)

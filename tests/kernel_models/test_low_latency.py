@@ -109,6 +109,19 @@ def test_results_come_back_to_their_tokens_and_are_summed_up_with_their_weights(
     assert of.given[2, 0, 0].item() == 0.25 * 20
 
 
+def test_experts_elsewhere_compute_the_rows_that_they_were_sent() -> None:
+    of = exchange()
+    packed = dispatched(of)
+    gates_and_ups, downs = torch.ones(EXPERTS, 4, COLUMNS), torch.ones(EXPERTS, COLUMNS, 2)
+    gates_and_ups[4, :2], downs[0] = 0.5, 2.0
+    of.compute_elsewhere(packed.handle, 1, gates_and_ups, downs)
+    silu = torch.nn.functional.silu
+    first, second = torch.tensor([8.0, 16.0]).double()  # sums over the rows of ones and of twos
+    assert of.returned[1, 4, 0, 0] == (2 * silu(first / 2) * first).bfloat16()
+    assert of.returned[1, 0, 1, 0] == (2 * 2 * silu(second) * second).bfloat16()
+    assert of.returned[1, 2:4].isnan().all()
+
+
 def test_kernels_that_follow_each_other_find_their_buffer_clean() -> None:
     report, of = _Report(), exchange()
     _, ids, weights = own()

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
-from fuzzgraph.expert_columns import ATTENDED, EXPERT_WIDTH
+from fuzzgraph.expert_columns import ATTENDED, EXPERT_WIDTH, OWN
 from fuzzgraph.expert_layer import (
     chosen_experts,
     down_bias,
@@ -20,6 +20,7 @@ from fuzzgraph.expert_layer import (
     local_experts,
     other_parts,
     rank_outputs,
+    received_counts,
     router_bias,
     router_weight,
     token_rows,
@@ -168,3 +169,17 @@ def test_the_reference_has_it_where_there_are_experts() -> None:
     truth, plain = expected(batch, CONFIG).outputs["experts"], yardstick(batch, CONFIG)["experts"]
     assert (plain.double() - truth).abs().max() < rounding_of("experts", CONFIG).absolute
     assert "experts" not in expected(batch, EngineConfig()).outputs
+
+
+def test_experts_of_a_rank_receive_the_tokens_of_all_ranks_that_chose_them() -> None:
+    ranks = {"dp_size": 2, "dp_rank": 1, "ep_size": 2, "ep_rank": 1}
+    config = msgspec.structs.replace(CONFIG, **ranks)
+    step = ReplayStep(rows=(BatchRow(request=0, seq_len=3),), other_ranks=(3,))
+    batch = plan(Case(schema_version=1, config=config, steps=(step,)))[0]
+    counts = dict.fromkeys(local_experts(config), 0)
+    for tokens in tokens_of_ranks(batch, config):
+        for token in tokens.tolist():
+            for expert in router_weight(8)[:, OWN + token].topk(2).indices.tolist():
+                if expert in counts:
+                    counts[expert] += 1
+    assert received_counts(batch, config).tolist() == [*counts.values()]

@@ -153,9 +153,7 @@ class ExpertRanks(Group):
             raise EngineError(f"{called} got {len(given)} rows where the ranks have {rows}")
 
 
-def rows_of_tokens(
-    own: torch.Tensor, tokens: torch.Tensor, step: int, rank: int
-) -> torch.Tensor:
+def rows_of_tokens(own: torch.Tensor, tokens: torch.Tensor, step: int, rank: int) -> torch.Tensor:
     """[tokens, EXPERT_WIDTH] what another rank hands over of its tokens; attention's columns, which
     no expert reads, hold any numbers.
 

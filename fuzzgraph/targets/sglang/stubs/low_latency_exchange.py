@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import numpy as np
 import torch
 
 from fuzzgraph import expert_layer
@@ -21,9 +20,7 @@ from fuzzgraph.case.capture_sizes import most_tokens_of_a_rank
 from fuzzgraph.errors import EngineError
 from fuzzgraph.expert_columns import EXPERT_WIDTH
 from fuzzgraph.kernel_models.checks import Call
-from fuzzgraph.kernel_models.launch import ModelKernel, launch
 from fuzzgraph.kernel_models.low_latency import Exchange, Handle
-from fuzzgraph.kernel_models.memory import KernelMemory, as_numbers
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.stubs.expert_ranks import rows_of_tokens
 from fuzzgraph.world import Batch
@@ -92,7 +89,9 @@ class LowLatencyBuffer:
         Args:
             sizes: tokens of each rank.
         """
-        return torch.cat([part[:size] for part, size in zip(self.exchange.given, sizes, strict=True)])
+        return torch.cat(
+            [part[:size] for part, size in zip(self.exchange.given, sizes, strict=True)]
+        )
 
     # As the engine calls it
 
@@ -136,7 +135,8 @@ class LowLatencyBuffer:
         half, combined = self.exchange.send_results(x, topk_idx, topk_weights, handle)
 
         def receive() -> None:
-            self._compute_elsewhere(handle.half, half)
+            weights = self._gates_and_ups, self._downs
+            self.exchange.compute_elsewhere(handle, half, *weights)
             self.exchange.receive_results(combined, topk_idx, topk_weights, half)
 
         return combined, _EVENT, self._received(return_recv_hook, receive)
@@ -154,39 +154,5 @@ class LowLatencyBuffer:
         if got != same:
             raise EngineError(f"{name}={got} where all ranks must hold the same value: {same}")
 
-    def _compute_elsewhere(self, sent: int, returned: int) -> None:
-        exchange = self.exchange
-        launch(
-            _ELSEWHERE, half=sent, into=returned, rank=exchange.rank, mine=exchange.mine,
-            sent=exchange.sent, sent_ids=exchange.sent_ids, sent_tokens=exchange.sent_tokens,
-            returned=exchange.returned, gates_and_ups=self._gates_and_ups, downs=self._downs,
-        )  # fmt: skip
-
-
-def _run_elsewhere(
-    memory: KernelMemory,
-    *,
-    half: int,
-    into: int,
-    rank: int,
-    mine: int,
-    sent: torch.Tensor,
-    sent_ids: torch.Tensor,
-    sent_tokens: torch.Tensor,
-    returned: torch.Tensor,
-    gates_and_ups: torch.Tensor,
-    downs: torch.Tensor,
-) -> None:
-    """Experts of other ranks compute the rows that were sent to them."""
-    ids = memory.ints(sent_ids)[half, : memory.ints(sent_tokens)[half]]
-    for token, place in np.argwhere((ids >= 0) & (ids // mine != rank)).tolist():
-        expert = int(ids[token, place])
-        row = as_numbers(sent[half, token])
-        with np.errstate(over="ignore", invalid="ignore"):
-            gate, up = np.split(as_numbers(gates_and_ups[expert]) @ row, 2)
-            found = as_numbers(downs[expert]) @ (gate / (1.0 + np.exp(-gate)) * up)
-        returned[into, expert, token] = torch.from_numpy(found).to(returned.dtype)
-
 
 _EVENT = Stub(current_stream_wait=lambda: None)
-_ELSEWHERE = ModelKernel("experts_elsewhere", _run_elsewhere, "fuzzgraph.expert_layer")
