@@ -49,8 +49,8 @@ sent_to_neighbours = _planted(
 )  # fmt: skip
 dispatched_once_more = _planted(
     _DEEPEP, "_dispatch_core",
-    "        _deepep_precompile_tp_barrier()\n",
-    "        buffer.low_latency_dispatch(hidden_states, topk_ids,"
+    "    _deepep_precompile_tp_barrier()\n",
+    "    buffer.low_latency_dispatch(hidden_states, topk_ids,"
     " self.num_max_dispatch_tokens_per_rank, self.num_experts, use_fp8=self.use_fp8,"
     " return_recv_hook=True)\n",
 )  # fmt: skip

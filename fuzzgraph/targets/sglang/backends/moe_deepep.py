@@ -9,7 +9,8 @@ in bfloat16, which such a server takes as it is (`--moe-runner-backend deep_gemm
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -20,10 +21,12 @@ from fuzzgraph.observation import Field
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.offline import fields as common
 from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu
+from fuzzgraph.targets.offline.patching import replaced_names
+from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.backends.moe import MoeSession, MoeTarget
 from fuzzgraph.targets.sglang.exchanged_experts_model import ExchangedExpertsModel
 from fuzzgraph.targets.sglang.expert_exchange import ADAPTED_FROM, DEEPEP
-from fuzzgraph.targets.sglang.release import SGLANG, demand_release
+from fuzzgraph.targets.sglang.release import SGLANG, demand_release, engine_module
 from fuzzgraph.targets.sglang.stubs.low_latency_exchange import most_sent
 from fuzzgraph.targets.sglang.stubs.low_latency_experts import (
     LOW_LATENCY_MODULES,
@@ -31,7 +34,12 @@ from fuzzgraph.targets.sglang.stubs.low_latency_experts import (
     most_dispatched,
 )
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
+from fuzzgraph.world import Batch
 
+_PLACES = "sglang.srt.eplb.expert_location_dispatch"
+_WHERE_THEY_LIE = {"get_global_expert_location_metadata": Stub}
+"""Up to 0.5.22 the block wants to see that somebody knows where experts lie; without copies of any
+it looks no further (ExpertLocationDispatchInfo.init_new)."""
 _RECEIVED = "DeepEP buffer.py low_latency_dispatch: recv_count; ids of -1 are sent nowhere"
 
 
@@ -61,6 +69,11 @@ class MoeDeepepSession(MoeSession):
             backend = super()._open_backend(runner)
         self._exchange.use(self._exchanged.buffer)
         return backend
+
+    @contextlib.contextmanager
+    def engine_runs(self, batch: Batch | None = None) -> Iterator[None]:
+        with replaced_names([engine_module(_PLACES)], _WHERE_THEY_LIE), super().engine_runs(batch):
+            yield
 
     @property
     def _exchanged(self) -> ExchangedExpertsModel:
@@ -107,6 +120,6 @@ class MoeDeepepTarget(MoeTarget):
         super().load()
         self.capabilities = self.capabilities.replace(custom_all_reduce=False)
         with cuda_on_cpu():
-            SGLANG.load(*LOW_LATENCY_MODULES)
+            SGLANG.load(*LOW_LATENCY_MODULES, _PLACES)
             if not torch.cuda.is_available():
                 exchange_as_on_cuda()
