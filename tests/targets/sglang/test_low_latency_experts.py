@@ -70,7 +70,7 @@ def test_one_rank_alone_exchanges_nothing(workers: Workers) -> None:
         ("last_token_masked", ("metadata", "dispatched_ids.0")),
         ("results_weighed_alike", ("computes", "experts")),
         ("sent_to_neighbours", ("metadata", "dispatched_ids.0")),
-        ("dispatched_once_more", ("metadata", "low_latency_dispatch.used")),
+        ("dispatched_once_more", ("metadata", "used")),
     ],
 )
 def test_a_planted_bug_is_found(workers: Workers, planted: str, named: tuple[str, str]) -> None:

@@ -104,6 +104,7 @@ class MoeDeepepTarget(MoeTarget):
             dtypes=("bfloat16",),
             expert_quantisations=(UNQUANTISED,),
             expert_exchanges=("scatterv",),
+            data_ranks_only=True,
         )
 
     def refused(self, config: EngineConfig) -> str | None:
