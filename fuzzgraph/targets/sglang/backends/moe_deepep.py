@@ -21,25 +21,21 @@ from fuzzgraph.observation import Field
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.offline import fields as common
 from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu
-from fuzzgraph.targets.offline.patching import replaced_names
-from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.backends.moe import MoeSession, MoeTarget
 from fuzzgraph.targets.sglang.exchanged_experts_model import ExchangedExpertsModel
-from fuzzgraph.targets.sglang.expert_exchange import ADAPTED_FROM, DEEPEP
-from fuzzgraph.targets.sglang.release import SGLANG, demand_release, engine_module
+from fuzzgraph.targets.sglang.expert_exchange import DEEPEP
+from fuzzgraph.targets.sglang.release import SGLANG, demand_release
 from fuzzgraph.targets.sglang.stubs.low_latency_exchange import most_sent
 from fuzzgraph.targets.sglang.stubs.low_latency_experts import (
     LOW_LATENCY_MODULES,
-    exchange_as_on_cuda,
+    exchanged_as_on_cuda,
     most_dispatched,
 )
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 from fuzzgraph.world import Batch
 
-_PLACES = "sglang.srt.eplb.expert_location_dispatch"
-_WHERE_THEY_LIE = {"get_global_expert_location_metadata": Stub}
-"""Up to 0.5.22 the block wants to see that somebody knows where experts lie; without copies of any
-it looks no further (ExpertLocationDispatchInfo.init_new)."""
+_SCORES_IN_FLOAT32 = 0, 5, 22
+"""The first release whose decode attention sums up scores in float32 (decode_attention.py)."""
 _RECEIVED = "DeepEP buffer.py low_latency_dispatch: recv_count; ids of -1 are sent nowhere"
 
 
@@ -72,7 +68,7 @@ class MoeDeepepSession(MoeSession):
 
     @contextlib.contextmanager
     def engine_runs(self, batch: Batch | None = None) -> Iterator[None]:
-        with replaced_names([engine_module(_PLACES)], _WHERE_THEY_LIE), super().engine_runs(batch):
+        with exchanged_as_on_cuda(), super().engine_runs(batch):
             yield
 
     @property
@@ -116,11 +112,9 @@ class MoeDeepepTarget(MoeTarget):
         return MoeDeepepSession(config, graphs)
 
     def load(self) -> None:
-        lack = "asks DeepEP's adapter within a runner's replay, which is not run,"
-        demand_release(ADAPTED_FROM, lack, self.name)
+        lack = "sums up attention's scores in bfloat16, which lanes take for integers,"
+        demand_release(_SCORES_IN_FLOAT32, lack, self.name)
         super().load()
         self.capabilities = self.capabilities.replace(custom_all_reduce=False)
         with cuda_on_cpu():
-            SGLANG.load(*LOW_LATENCY_MODULES, _PLACES)
-            if not torch.cuda.is_available():
-                exchange_as_on_cuda()
+            SGLANG.load(*LOW_LATENCY_MODULES)

@@ -7,15 +7,20 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
+import torch
+
 from fuzzgraph.kernel_models import grouped_gemm
+from fuzzgraph.targets.offline.patching import replaced_names
+from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.release import engine_module
 
-DEEPEP = "sglang.srt.layers.moe.token_dispatcher.deepep"
+_DEEPEP = "sglang.srt.layers.moe.token_dispatcher.deepep"
 _GEMM = "sglang.srt.layers.deep_gemm_wrapper"
 _PRODUCTS = f"{_GEMM}.entrypoint"
 _COMPILED = f"{_GEMM}.compile_utils"
-LOW_LATENCY_MODULES = (DEEPEP, _GEMM, _PRODUCTS, _COMPILED)
-"""What `exchange_as_on_cuda` needs loaded."""
+_PLACES = "sglang.srt.eplb.expert_location_dispatch"
+LOW_LATENCY_MODULES = (_DEEPEP, _GEMM, _PRODUCTS, _COMPILED, _PLACES)
+"""What `exchanged_as_on_cuda` needs loaded."""
 
 _MOST_TOKENS = "SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK"
 
@@ -34,12 +39,23 @@ def most_dispatched(tokens: int) -> Iterator[None]:
             os.environ[_MOST_TOKENS] = before
 
 
-def exchange_as_on_cuda() -> None:
-    """Have the modules of this process find DeepEP and DeepGEMM installed, for the process's life;
-    DeepGEMM's are compiled ahead of a call, which is left out."""
-    engine_module(DEEPEP).use_deepep = True
+@contextlib.contextmanager
+def exchanged_as_on_cuda() -> Iterator[None]:
+    """Inside, the engine finds DeepEP and DeepGEMM installed, and experts where their numbers say.
+
+    What DeepGEMM compiles ahead of a call is left out.
+    """
+    if torch.cuda.is_available():
+        yield
+        return
     products: Any = engine_module(_PRODUCTS)
-    for module in (engine_module(_GEMM), products):
-        module.ENABLE_JIT_DEEPGEMM = True
-    products.deep_gemm = grouped_gemm
-    engine_module(_COMPILED).deep_gemm_execution_hook = lambda *_: contextlib.nullcontext()
+    products.deep_gemm = grouped_gemm  # which it lacks without a GPU
+    names: dict[str, Any] = {
+        "use_deepep": True,
+        "ENABLE_JIT_DEEPGEMM": True,
+        "deep_gemm_execution_hook": lambda *_: contextlib.nullcontext(),
+        # Up to 0.5.22 the block wants somebody to know it; without copies it looks no further.
+        "get_global_expert_location_metadata": Stub,
+    }
+    with replaced_names([*map(engine_module, LOW_LATENCY_MODULES)], names):
+        yield
