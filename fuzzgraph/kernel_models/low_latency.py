@@ -88,8 +88,7 @@ class Exchange:
         self.used = torch.zeros(2, dtype=torch.int32, device=device)
         """Whether each of the two buffers is to be cleaned."""
         self.sent = room(2, most, columns)
-        self.sent_ids = room(2, most, each, dtype=torch.int64)
-        self.sent_tokens = torch.zeros(2, dtype=torch.int32, device=device)
+        self.sent_ids = torch.full((2, most, each), -1, dtype=torch.int64, device=device)
         self.returned = room(2, experts, most, columns)
         """What each expert gave for this rank's tokens."""
         self.others = room(ranks, most, columns)
@@ -138,7 +137,7 @@ class Exchange:
         launch(
             _SEND_TOKENS, x=x, topk_idx=topk_idx, counts=packed.counts, source=source,
             ranges=ranges, half=half, experts=self.experts, used=self.used, sent=self.sent,
-            sent_ids=self.sent_ids, sent_tokens=self.sent_tokens,
+            sent_ids=self.sent_ids,
         )  # fmt: skip
         return packed
 
@@ -147,8 +146,7 @@ class Exchange:
         launch(
             _RECEIVE_TOKENS, rows=packed.rows, counts=packed.counts, source=packed.handle.source,
             ranges=packed.handle.ranges, half=packed.handle.half, rank=self.rank, sent=self.sent,
-            sent_ids=self.sent_ids, sent_tokens=self.sent_tokens, others=self.others,
-            others_ids=self.others_ids,
+            sent_ids=self.sent_ids, others=self.others, others_ids=self.others_ids,
         )  # fmt: skip
 
     def send_results(
@@ -193,8 +191,8 @@ class Exchange:
         """
         launch(
             _COMPUTE_ELSEWHERE, half=handle.half, into=half, rank=self.rank, mine=self.mine,
-            sent=self.sent, sent_ids=self.sent_ids, sent_tokens=self.sent_tokens,
-            returned=self.returned, gates_and_ups=gates_and_ups, downs=downs,
+            sent=self.sent, sent_ids=self.sent_ids, returned=self.returned,
+            gates_and_ups=gates_and_ups, downs=downs,
         )  # fmt: skip
 
     def receive_results(
@@ -231,7 +229,6 @@ def _run_send_tokens(
     used: torch.Tensor,
     sent: torch.Tensor,
     sent_ids: torch.Tensor,
-    sent_tokens: torch.Tensor,
 ) -> None:
     _take_buffer(memory, used, half)
     ids = memory.ints(topk_idx)
@@ -242,8 +239,7 @@ def _run_send_tokens(
         memory.misused("topk_idx", rule, f"{ids[token, place]} of token {token}")
     tokens = len(x)
     sent[half, :tokens] = x
-    sent_ids[half, :tokens] = topk_idx
-    sent_tokens[half] = tokens
+    sent_ids[half, :tokens], sent_ids[half, tokens:] = topk_idx, -1
     counts.zero_()
     # The kernel leaves these as they are until tokens arrive, and no caller reads them.
     source.fill_(-1)
@@ -261,12 +257,11 @@ def _run_receive_tokens(
     rank: int,
     sent: torch.Tensor,
     sent_ids: torch.Tensor,
-    sent_tokens: torch.Tensor,
     others: torch.Tensor,
     others_ids: torch.Tensor,
 ) -> None:
     mine, ranks = len(counts), len(others)
-    own = memory.ints(sent_ids)[half, : memory.ints(sent_tokens)[half]]
+    own = memory.ints(sent_ids)[half]
     ids_of = [own if each == rank else memory.ints(others_ids)[each] for each in range(ranks)]
     for expert in range(mine):
         first = 0
@@ -340,12 +335,11 @@ def _run_experts_elsewhere(
     mine: int,
     sent: torch.Tensor,
     sent_ids: torch.Tensor,
-    sent_tokens: torch.Tensor,
     returned: torch.Tensor,
     gates_and_ups: torch.Tensor,
     downs: torch.Tensor,
 ) -> None:
-    ids = memory.ints(sent_ids)[half, : memory.ints(sent_tokens)[half]]
+    ids = memory.ints(sent_ids)[half]
     for token, place in np.argwhere((ids >= 0) & (ids // mine != rank)).tolist():
         expert = int(ids[token, place])
         row = as_numbers(sent[half, token])

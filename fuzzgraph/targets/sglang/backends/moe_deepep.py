@@ -24,6 +24,7 @@ from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu
 from fuzzgraph.targets.sglang.backends.moe import MoeSession, MoeTarget
 from fuzzgraph.targets.sglang.exchanged_experts_model import ExchangedExpertsModel
 from fuzzgraph.targets.sglang.expert_exchange import DEEPEP
+from fuzzgraph.targets.sglang.forward_batch.gathered_tokens import load_model_runner, pad_for_all
 from fuzzgraph.targets.sglang.release import SGLANG, demand_release
 from fuzzgraph.targets.sglang.stubs.low_latency_exchange import most_sent
 from fuzzgraph.targets.sglang.stubs.low_latency_experts import (
@@ -65,6 +66,10 @@ class MoeDeepepSession(MoeSession):
             backend = super()._open_backend(runner)
         self._exchange.use(self._exchanged.buffer)
         return backend
+
+    def _pad_for_ranks(self, given: Any) -> None:
+        """Whose live tokens the model runner counts then, for the mask of the others."""
+        pad_for_all(given, self._model_runner)
 
     @contextlib.contextmanager
     def engine_runs(self, batch: Batch | None = None) -> Iterator[None]:
@@ -117,4 +122,5 @@ class MoeDeepepTarget(MoeTarget):
         super().load()
         self.capabilities = self.capabilities.replace(custom_all_reduce=False)
         with cuda_on_cpu():
+            load_model_runner()
             SGLANG.load(*LOW_LATENCY_MODULES)
