@@ -81,6 +81,8 @@ _OTHERS: dict[str, tuple[Any, Any]] = {
     "prefilling_ranks": (False, True),
     # Whether an engine that knows of no other rank runs batches without requests.
     "idle_alone": (True, True),
+    # Whether every server has several data-parallel ranks: `dp_size` > 1.
+    "data_ranks_only": (False, False),
     # Whether the model always has recurrent layers, so that every config has recurrent state.
     "recurrent_only": (False, False),
     # Whether every model has an encoder: `max_encoder_len` > 0.

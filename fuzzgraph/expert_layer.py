@@ -380,6 +380,14 @@ def expert_counts(batch: Batch, config: EngineConfig) -> IntArray:
     return np.bincount(placed, minlength=places(config)).astype(np.int64)
 
 
+def received_counts(batch: Batch, config: EngineConfig) -> IntArray:
+    """int64 [experts of this rank] how many tokens of all ranks each of them has."""
+    tokens = np.concatenate(tokens_of_ranks(batch, config))
+    chosen = experts_of_tokens(config)[tokens].ravel()
+    counts = np.bincount(chosen, minlength=config.num_experts).astype(np.int64)
+    return counts[local_experts(config)]
+
+
 def expert_coarseness(config: EngineConfig, dtype: torch.dtype) -> float:
     """How far the layer itself may be from the truth: engines round between its two products, after
     the weight and after the sum."""

@@ -29,14 +29,16 @@ _DATA_RANKS = (1, 8, 2, 1, 2, 1, 1, 1, 1, 4)
 
 
 def data_ranks(fields: Fields, can: Capabilities, draws: Draws) -> None:
-    """Several data-parallel ranks in four of ten configs, for a target that has them. None are
-    drawn beside graphs by tokens, which ranks without requests cannot join."""
+    """Several data-parallel ranks in four of ten configs, for a target that has them, or in all if
+    it always has. None are drawn beside graphs by tokens, which ranks without requests cannot
+    join."""
     modes = fields["modes"]
     mixed = "prefill" in modes and (len(modes) > 1 or fields["row_mixing"] != "none")
     if mixed or fields["verify_budget"] in BY_TOKENS or can.max_dp_size == 1:
         fields.update(dp_size=1, dp_rank=0)
     elif fields["dp_size"] == 1:
-        ranks = fields["dp_size"] = min(draws.pick("dp_size", _DATA_RANKS), can.max_dp_size)
+        sizes = [size for size in _DATA_RANKS if size > 1 or not can.data_ranks_only]
+        ranks = fields["dp_size"] = min(draws.pick("dp_size", sizes), can.max_dp_size)
         fields["dp_rank"] = draws.below("dp_rank", ranks)
 
 

@@ -12,7 +12,13 @@ import numpy as np
 
 from fuzzgraph.adapted_layer import rank_of, token_adapters_of_ranks
 from fuzzgraph.case import EngineConfig, Mode
-from fuzzgraph.expert_layer import expert_counts, local_experts, placed_experts, places
+from fuzzgraph.expert_layer import (
+    expert_counts,
+    local_experts,
+    placed_experts,
+    places,
+    received_counts,
+)
 from fuzzgraph.fields import PADDED_OF_RANKS
 from fuzzgraph.observation import Field, Observation
 from fuzzgraph.reference.geometry import drafted_start, drafts_see, lines_of, queries_of
@@ -249,6 +255,11 @@ def _expert_counts(batch: Batch, config: EngineConfig, _: int) -> IntArray:
     return expert_counts(batch, config)
 
 
+def _received_counts(batch: Batch, config: EngineConfig, _: int) -> IntArray:
+    """Tokens of all data-parallel ranks that each of this rank's experts has."""
+    return received_counts(batch, config)
+
+
 def _computes_prompts(batch: Batch, config: EngineConfig, _: int) -> IntArray:
     """1 where any data-parallel rank computes prompts in this step."""
     return np.array([int(batch.others_prefill or batch.mode == "prefill")])
@@ -301,6 +312,7 @@ _TRUTHS: dict[str, Callable[..., IntArray]] = {
     "chosen_experts": _chosen_experts,
     "local_experts": _local_experts,
     "expert_counts": _expert_counts,
+    "received_counts": _received_counts,
     "computes_prompts": _computes_prompts,
     "exchanges_at_once": _exchanges_at_once,
     "nothing_left": _nothing_left,

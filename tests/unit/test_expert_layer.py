@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
-from fuzzgraph.expert_columns import ATTENDED, EXPERT_WIDTH
+from fuzzgraph.expert_columns import ATTENDED, EXPERT_WIDTH, OWN
 from fuzzgraph.expert_layer import (
     SHARED,
     chosen_experts,
@@ -28,6 +28,7 @@ from fuzzgraph.expert_layer import (
     other_parts,
     placed_experts,
     rank_outputs,
+    received_counts,
     router_bias,
     router_weight,
     token_rows,
@@ -277,3 +278,17 @@ def test_the_parts_of_ranks_with_copies_make_the_whole() -> None:
         torch.testing.assert_close(sum(parts), whole)
         counts = expert_counts(batch, ranks[0])
         assert counts.sum() == 2 * batch.num_tokens and len(counts) == 12
+
+
+def test_experts_of_a_rank_receive_the_tokens_of_all_ranks_that_chose_them() -> None:
+    ranks = {"dp_size": 2, "dp_rank": 1, "ep_size": 2, "ep_rank": 1}
+    config = msgspec.structs.replace(CONFIG, **ranks)
+    step = ReplayStep(rows=(BatchRow(request=0, seq_len=3),), other_ranks=(3,))
+    batch = plan(Case(schema_version=1, config=config, steps=(step,)))[0]
+    counts = dict.fromkeys(local_experts(config), 0)
+    for tokens in tokens_of_ranks(batch, config):
+        for token in tokens.tolist():
+            for expert in router_weight(8)[:, OWN + token].topk(2).indices.tolist():
+                if expert in counts:
+                    counts[expert] += 1
+    assert received_counts(batch, config).tolist() == [*counts.values()]

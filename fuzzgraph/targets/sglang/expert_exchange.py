@@ -66,10 +66,20 @@ class ExpertExchange:
         self._ranks = config.dp_size > 1
         self._has_memory = deepep and not is_before(ADAPTED_FROM)
         self._extends_drafts = "draft_extend" in config.modes
-        self._memory = _Memory()
+        self._memory: Any = _Memory()
+        self._has_prompts = True
         self.tells = True
         """Whether the forward that runs now is a server's own, without a graph."""
         self._extends: bool | None = None
+
+    def use(self, memory: Any) -> None:
+        """Take the memory of a server that exchanges prompts by kernels of low latency as well, so
+        that nothing dirties it (`--deepep-mode low_latency`).
+
+        Args:
+            memory: as the engine has it; `clean_low_latency_buffer` is called on it.
+        """
+        self._memory, self._has_prompts = memory, False
 
     @property
     def fields(self) -> tuple[Field, ...]:
@@ -95,11 +105,11 @@ class ExpertExchange:
         if self._has_memory:
             self._keep(buffer=self._memory)
             kept = engine_module(_DISPATCHER).DeepEPBuffer
-            if self._extends_drafts:
+            if self._extends_drafts or not self._has_prompts:
                 kept.set_dispatch_mode_as_low_latency()
             else:
                 kept.set_dispatch_mode_as_normal()
-            self._memory.dirty = not self._extends_drafts
+            self._memory.dirty = self._has_prompts and not self._extends_drafts
 
     def note_flag(self) -> None:
         """Take down what dispatchers of a forward that begins now choose kernels by."""

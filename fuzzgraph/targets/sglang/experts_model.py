@@ -159,7 +159,7 @@ class ExpertsModel(AttentionModel):
             chosen[:] = [found.topk_ids]
 
         def keep_and_compute(dispatch_output: Any, *args: Any, **more: Any) -> Any:
-            chosen.append(dispatch_output.topk_output.topk_ids)
+            chosen.append(self._handed_ids(dispatch_output))
             return compute(dispatch_output, *args, **more)
 
         def show(module: Any, rows: Any, given: torch.Tensor) -> None:
@@ -169,6 +169,11 @@ class ExpertsModel(AttentionModel):
         if self._ranks is not None:
             block.experts.register_forward_hook(show)
         block.experts.run_moe_core = keep_and_compute
+
+    def _handed_ids(self, dispatched: Any) -> torch.Tensor:
+        """[tokens, experts_per_token] of what the experts were handed."""
+        found: torch.Tensor = dispatched.topk_output.topk_ids
+        return found
 
     def attend(
         self, input_ids: torch.Tensor, positions: torch.Tensor, forward_batch: Any

@@ -58,6 +58,11 @@ BESIDE = CAN.replace(
 )
 
 
+def test_a_target_that_always_has_data_parallel_ranks_has_them_in_every_config() -> None:
+    configs = [case.config for case in drawn(BESIDE.replace(data_ranks_only=True))]
+    assert {config.dp_size for config in configs} == {2, 4, 8}
+
+
 def test_data_parallel_ranks_share_the_experts_out() -> None:
     configs = [case.config for case in drawn(BESIDE)]
     beside = [config for config in configs if config.dp_size > 1]

@@ -109,6 +109,8 @@ class MoeSession(TritonSession):
     """One block of experts, one recorder and one decode runner with its captured graphs."""
 
     model_class = ExpertsModel
+    shown_ids = _IDS
+    """What is shown of each token's experts: field and truth, by place."""
 
     def _server_arguments(self, config: EngineConfig) -> Mapping[str, Any]:
         fused = config.shared_experts == "fused"
@@ -165,10 +167,10 @@ class MoeSession(TritonSession):
         }
 
     def _more_fields(self, config: EngineConfig) -> tuple[Field, ...]:
-        masked = masks_padded_tokens(config)
+        masked = self._masks_padded_tokens(config)
         ids = tuple(
             _ids_field(name, truth, masked and place < config.experts_per_token)
-            for truths in _IDS
+            for truths in self.shown_ids
             for place, (name, truth) in enumerate(zip(*_names(config, truths), strict=True))
         )
         if config.dp_size > 1:  # the recorder counts padded tokens of other ranks as well
@@ -182,9 +184,13 @@ class MoeSession(TritonSession):
             )  # fmt: skip
         return (*ids, counts)
 
+    def _masks_padded_tokens(self, config: EngineConfig) -> bool:
+        """Whether the router gives padded tokens no expert."""
+        return masks_padded_tokens(config)
+
     @property
     def _id_columns(self) -> int:
-        return len(_IDS) * named_experts(self._config)
+        return len(self.shown_ids) * named_experts(self._config)
 
     @contextlib.contextmanager
     def _recorded_pass(self) -> Iterator[None]:
@@ -208,7 +214,7 @@ class MoeSession(TritonSession):
         if self._outputs is None:
             return found
         shown = self._outputs.next_token_logits[:, -self._id_columns :]
-        names = [name for truths in _IDS for name in _names(self._config, truths)[0]]
+        names = [name for truths in self.shown_ids for name in _names(self._config, truths)[0]]
         found |= {name: ids.long() for name, ids in zip(names, shown.unbind(1), strict=True)}
         if self._config.dp_size == 1:
             (gatherer,) = self.recorder._single_pass_gatherers.values()

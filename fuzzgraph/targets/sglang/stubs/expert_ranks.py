@@ -75,14 +75,9 @@ class ExpertRanks(Group):
             ids, live = torch.from_numpy(tokens), slice(0, len(tokens))
             parts[rank, live] = self._rest[ids]
             if rank != self.rank:
-                yield self._rows, (rank, live), self._rows_of(ids, batch.step, rank)
+                rows = rows_of_tokens(self._own, ids, batch.step, rank)
+                yield self._rows, (rank, live), rows
         yield self._parts, slice(None), parts
-
-    def _rows_of(self, ids: torch.Tensor, step: int, rank: int) -> torch.Tensor:
-        """[tokens, EXPERT_WIDTH]; attention's columns, which no expert reads, hold any numbers."""
-        numbers = hash_quarters(20_000 + 100 * step + rank, len(ids), ATTENDED)
-        attended = torch.from_numpy(numbers)
-        return torch.cat((self._own[ids], attended.to(self._own.dtype)), dim=1)
 
     # Collectives
 
@@ -156,6 +151,17 @@ class ExpertRanks(Group):
     def _demand_rows(self, given: torch.Tensor, rows: int, called: str) -> None:
         if len(given) != rows:
             raise EngineError(f"{called} got {len(given)} rows where the ranks have {rows}")
+
+
+def rows_of_tokens(own: torch.Tensor, tokens: torch.Tensor, step: int, rank: int) -> torch.Tensor:
+    """[tokens, EXPERT_WIDTH] what another rank hands over of its tokens; attention's columns, which
+    no expert reads, hold any numbers.
+
+    Args:
+        own: [VOCAB, columns] what each token brings to the layer itself.
+    """
+    numbers = hash_quarters(20_000 + 100 * step + rank, len(tokens), ATTENDED)
+    return torch.cat((own[tokens], torch.from_numpy(numbers).to(own.dtype)), dim=1)
 
 
 def _starts(sizes: Sequence[int]) -> list[int]:
