@@ -54,6 +54,7 @@ TARGETS = (
     _row("dsv4", "backends.dsv4", "Dsv4Target", mode="decode", releases="0.5.12 on"),
     _row("dsv4-verify", "backends.dsv4", "Dsv4Target", mode="target_verify",
          releases="0.5.12 on"),
+    _row("dsv4-prefill", "runners.dsv4_prefill", "Dsv4PrefillTarget", releases="0.5.13 on"),
     _row("dsv41", "backends.dsv41", "Dsv41Target", mode="decode", releases="0.5.21 on"),
     _row("dsv41-verify", "backends.dsv41", "Dsv41Target", mode="target_verify",
          releases="0.5.21 on"),
