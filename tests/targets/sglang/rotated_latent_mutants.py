@@ -20,11 +20,11 @@ _ABSORBS = (
 
 
 def _decode() -> BackendTarget:
-    return deepseek_target("sglang-trtllm-mla-deepseek", "decode")
+    return deepseek_target("sglang-deepseek-mla", "decode")
 
 
 def _verify() -> BackendTarget:
-    return deepseek_target("sglang-trtllm-mla-deepseek-verify", "target_verify")
+    return deepseek_target("sglang-deepseek-mla-verify", "target_verify")
 
 
 _ROTATES_ALWAYS = (

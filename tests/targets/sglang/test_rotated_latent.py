@@ -10,7 +10,7 @@ from fuzzgraph.case import Case, EngineConfig, Mode
 from fuzzgraph.targets import open_target
 from tests.targets.sglang.released import Workers, decode_case
 
-DECODE, VERIFY = "sglang-trtllm-mla-deepseek", "sglang-trtllm-mla-deepseek-verify"
+DECODE, VERIFY = "sglang-deepseek-mla", "sglang-deepseek-mla-verify"
 _MUTANTS = "tests.targets.sglang.rotated_latent_mutants"
 _RELEASES = ["0.5.13", "0.5.16", "0.5.17", "0.5.19", "0.5.20", "0.5.21", "0.5.22",
              "0.5.23"]  # fmt: skip
