@@ -187,7 +187,7 @@ class CompressedModel(AttentionModel):
         q = packed[:, : self._keys.start] * self._query_scale
         k = packed[:, self._keys].contiguous()
         attention = functools.partial(
-            backend.forward,
+            self._attention_of(backend),
             q=q.view(-1, config.num_q_heads, config.head_dim).contiguous(),
             k=k,
             v=k,
@@ -204,6 +204,11 @@ class CompressedModel(AttentionModel):
         self._read_before(attention, given)
         out: torch.Tensor = attention(layer=self.layer)
         return with_mixed(out.flatten(1), config)
+
+    def _attention_of(self, backend: Any) -> Callable[..., torch.Tensor]:
+        """What attends; it takes what the backend's `forward` takes, by name."""
+        attend: Callable[..., torch.Tensor] = backend.forward
+        return attend
 
     def _read_before(self, attention: Callable[..., torch.Tensor], given: Given) -> None:
         """What comes between the layer that compresses and one that reads its keys.

@@ -6,10 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 from fuzzgraph.targets.sglang.backends.stepwise_draft import StepwiseDraftTarget
+from tests.targets.sglang.changed_lines import change_line_elsewhere
 from tests.targets.sglang.planted import with_changed_sessions
 
 __all__ = [
     "flashmla_pages_of_other_rows",
+    "nsa_copies_as_another_mode",
     "nsa_mended",
     "nsa_plan_of_the_capture",
     "nsa_second_step_forgotten",
@@ -17,6 +19,8 @@ __all__ = [
     "trtllm_mla_mended",
     "trtllm_mla_one_key_less",
 ]
+
+_COPY = "sglang.kernels.ops.attention.dsa.fused_metadata_copy"
 
 
 def _target(backend: str, change: Callable[[Any], None]) -> StepwiseDraftTarget:
@@ -49,6 +53,17 @@ def nsa_mended() -> StepwiseDraftTarget:
 def trtllm_mla_mended() -> StepwiseDraftTarget:
     """The same on TensorRT-LLM."""
     return _target("trtllm-mla", lambda session: None)
+
+
+def nsa_copies_as_another_mode() -> StepwiseDraftTarget:
+    """The copy of metadata is compiled for a mode that is no decode's, and without pages."""
+    constants = ("forward_mode, has_real_page_table, has_flashmla\n",
+                 "has_real_page_table, forward_mode, has_flashmla\n")  # fmt: skip
+
+    def change(session: Any) -> None:
+        change_line_elsewhere(session, _COPY, "fused_metadata_copy_cuda", *constants)
+
+    return _target("nsa", change)
 
 
 def nsa_plan_of_the_capture() -> StepwiseDraftTarget:

@@ -63,6 +63,7 @@ class TestReleased:
             ("nsa_plan_of_the_capture", "metadata"),
             ("nsa_second_step_forgotten", "step1_cache_seqlens"),
             ("nsa_tokens_of_other_rows", "step0_page_table"),
+            ("nsa_copies_as_another_mode", "step0_page_table"),
             ("flashmla_pages_of_other_rows", "step1_page_table"),
             ("trtllm_mla_one_key_less", "step0_cache_seqlens"),
         ],

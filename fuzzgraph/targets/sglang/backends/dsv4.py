@@ -318,6 +318,27 @@ class LookingModel(CompressedModel):
         return out
 
 
+def describe_topk(model: Any, config: EngineConfig) -> None:
+    """How many keys an indexer selects, where the model says it."""
+    if config.index_topk:
+        model.index_topk = Topk(config.index_topk)
+
+
+def open_dsv4(runner: ModelRunner, config: EngineConfig) -> Any:
+    """The release's own backend on a runner, whose KV pool is replaced by the stand-in."""
+    module: Any = engine_module(_BACKEND)
+    _put_models(runner.device)
+    ask_for_memory()
+    runner.token_to_kv_pool = compressed_pool(config, runner.device)
+    runner.model_config.head_dim = ENGINE_HEAD_DIM
+    if runner.device == "cpu":
+        # As on the GPU that `cuda_on_cpu` tells of.
+        module.is_cuda = lambda: True
+        if hasattr(module, "_is_cuda"):
+            module._is_cuda = True
+    return module.DeepseekV4AttnBackend(runner)
+
+
 class Dsv4Session(DecodeSession):
     """One backend and one decode runner with its captured graphs."""
 
@@ -368,26 +389,15 @@ class Dsv4Session(DecodeSession):
         super().remember(key)
 
     def _open_backend(self, runner: ModelRunner) -> Any:
-        module: Any = engine_module(_BACKEND)
-        _put_models(runner.device)
-        ask_for_memory()
-        runner.token_to_kv_pool = compressed_pool(self._config, runner.device)
-        runner.model_config.head_dim = ENGINE_HEAD_DIM
-        if runner.device == "cpu":
-            # As on the GPU that `cuda_on_cpu` tells of.
-            module.is_cuda = lambda: True
-            if hasattr(module, "_is_cuda"):
-                module._is_cuda = True
         self._describe(runner.model_config.hf_text_config)
-        backend = module.DeepseekV4AttnBackend(runner)
+        backend = open_dsv4(runner, self._config)
         if not self._upgrades:
             backend.init_forward_metadata_in_graph = lambda forward_batch: None
         return backend
 
     def _describe(self, model: Any) -> None:
         """What the model's config says beside the shapes."""
-        if self._config.index_topk:
-            model.index_topk = Topk(self._config.index_topk)
+        describe_topk(model, self._config)
 
     def _write_past(self, batch: Batch) -> None:
         super()._write_past(batch)

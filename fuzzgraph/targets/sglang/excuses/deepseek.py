@@ -61,6 +61,31 @@ DSV4_EXCUSES: tuple[Excuse, ...] = (
     ),
 )
 
+DSV4_PREFILL_EXCUSES: tuple[Excuse, ...] = (
+    *DSV4_EXCUSES,
+    Excuse(
+        "*.capture_metadata.indexer_metadata.compress_ratio",
+        "fits",
+        "sglang deepseek_v4_backend.py init_forward_metadata_indexer: an indexer's keys are of four"
+        " tokens, whatever the layer's are that attends",
+        "no size; a layer of groups of 128 tokens has no indexer",
+    ),
+    Excuse(
+        "DeepseekV4AttnBackend.forward_metadata.core_attn_metadata.c4_sparse_raw_indices",
+        "live",
+        "sglang deepseek_v4_backend.py init_flashmla_related: allocated and left as it is, for a"
+        " layer's indexer to fill; layers of other groups have none",
+        "the layer under test that has one is judged by what it selects",
+    ),
+    Excuse(
+        "DeepseekV4AttnBackend.forward_metadata.core_attn_metadata.swa_out_cache_loc",
+        "missing",
+        "sglang deepseek_v4_backend.py get_swa_out_cache_loc: a graph whose metadata have no slots"
+        " of the window, as up to 0.5.22, translates them where it stores keys",
+        "keys that are stored are judged",
+    ),
+)
+
 _VARIANT_GRAPHS = (
     "sglang runner_utils/capture_mode.py skip_low_ratio_indexer, skip_candidate_filtering: graphs"
     " for short requests select every key, or among all of them; an eager run has no such variant"

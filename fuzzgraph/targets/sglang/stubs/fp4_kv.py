@@ -8,8 +8,6 @@ one with compute capability 10, or with 12 where attention is XQA.
 
 from __future__ import annotations
 
-import sys
-import types
 from collections.abc import Iterable
 from typing import Any
 
@@ -22,6 +20,7 @@ from fuzzgraph.targets.offline.kernel_arguments import put_model
 from fuzzgraph.targets.offline.package import call_with_known
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.release import engine_module, has_module
+from fuzzgraph.targets.sglang.stubs.flashinfer import package
 
 _QUANTIZATION = "sglang.srt.layers.quantization"
 _METHOD = f"{_QUANTIZATION}.fp4_kv_cache_quant_method"
@@ -53,7 +52,7 @@ def fp4_method(config: EngineConfig, layers: int, device: torch.device, server_a
     for names in asking:
         names["get_platform"] = lambda: device_asked_for
     if device.type == "cpu":
-        put_model(_package(), "nvfp4_kv_quantize", nvfp4_kv_quantize)
+        put_model(package(), "nvfp4_kv_quantize", nvfp4_kv_quantize)
     method = call_with_known(
         engine_module(_METHOD).KV_CACHE_QUANT_REGISTRY["nvfp4"],
         num_layers=layers,
@@ -63,11 +62,6 @@ def fp4_method(config: EngineConfig, layers: int, device: torch.device, server_a
     if hasattr(method, "configure_attention_backends_from_server_args"):  # as from 0.5.21 on
         method.configure_attention_backends_from_server_args(server_args)
     return method
-
-
-def _package() -> types.ModuleType:
-    """FlashInfer, from which the engine imports the kernel when it calls it."""
-    return sys.modules.setdefault("flashinfer", types.ModuleType("flashinfer"))
 
 
 def checkpoint_scale(scale: float, config: EngineConfig) -> float:
