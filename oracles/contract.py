@@ -15,6 +15,7 @@ import torch
 from fuzzgraph.accesses import Misuse
 from fuzzgraph.case import EngineConfig, group_configs
 from fuzzgraph.case.capture_sizes import counts_tokens
+from fuzzgraph.case.verify_budgets import BY_TOKENS
 from fuzzgraph.fields import ADAPTER_POOLS, PADDED_OF_RANKS, TOLD
 from fuzzgraph.finding import Clause, Finding, Stage
 from fuzzgraph.observation import Field, Observation, PaddingRule, RunKind, StepRecord
@@ -134,7 +135,7 @@ def claims_of(declared: Field, step: StepRecord, seen: Observation) -> Iterator[
             )
     elif axis == "page_table":
         yield Claim(metadata.names_own_pages, only, _page_facts(declared, step))
-    elif name == "num_token_non_padded":
+    elif name == "num_token_non_padded" and declared.truth != TOLD:
         facts = {
             "live": live_tokens(batch.num_tokens, seen.padded_tokens, config),
             "tokens": seen.num_tokens,
@@ -306,9 +307,13 @@ def _misuses(step: StepRecord) -> Iterator[tuple[Misuse, Stage | None]]:
 
 
 def _graph_size(step: StepRecord, seen: Observation) -> int:
-    """Rows of the graph that was replayed, or its tokens where graphs are captured by them."""
-    tokens = counts_tokens(step.config, step.batch.mode)
-    return seen.padded_tokens if tokens else seen.padded_bs
+    """Rows of the graph that was replayed, or its tokens where graphs of prompts are captured by
+    them; of a verify by tokens the rows that it has whole."""
+    if counts_tokens(step.config, step.batch.mode):
+        return seen.padded_tokens
+    if step.config.verify_budget in BY_TOKENS:
+        return seen.padded_tokens // step.config.draft_tokens
+    return seen.padded_bs
 
 
 def _engagement_breaches(step: StepRecord, seen: Observation) -> Iterator[Breach]:

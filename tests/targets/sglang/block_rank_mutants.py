@@ -14,6 +14,7 @@ from tests.targets.sglang.planted import with_a_line_changed
 _BATCH = "sglang.srt.model_executor.forward_batch_info:ForwardBatch"
 _EAGER = "sglang.srt.model_executor.runner.eager_runner:EagerRunner"
 _PROPOSER = "sglang.srt.speculative.dspark_components.dspark_draft:DraftBlockProposer"
+_PLANNER = "sglang.srt.speculative.dspark_components.dspark_planner"
 _RUNNER = "sglang.srt.model_executor.runner.decode_cuda_graph_runner:DecodeCudaGraphRunner"
 _SCHEDULER = "sglang.srt.managers.scheduler_components.dp_attn"
 _VERIFY = "sglang.srt.speculative.dspark_components.dspark_verify:TargetVerifyExecutor"
@@ -87,6 +88,17 @@ cut_by_requests = _changed(
     "num_tokens = bs",
 )  # fmt: skip
 """Line 2191: of the verify as many tokens come back as there are requests."""
+
+no_floor_of_all_ranks = _changed(
+    _PLANNER, "uniform_ragged_layout",
+    "        ragged_verify_mode=ragged_verify_mode,\n"
+    "        verify_num_draft_tokens=verify_num_draft_tokens,\n"
+    "        model_runner=model_runner,\n",
+    "        ragged_verify_mode=verify_num_draft_tokens,\n"
+    "        verify_num_draft_tokens=ragged_verify_mode,\n"
+    "        model_runner=model_runner,\n",
+)  # fmt: skip
+"""Line 702: a graph by tokens is chosen by this rank's tokens, not by those of the largest one."""
 
 
 def _drafts() -> DSparkDraftTarget:

@@ -65,6 +65,49 @@ def test_a_rank_replays_the_graph_of_the_largest_one(
     assert _found(workers, version, in_graphs(target), target) == set()
 
 
+def by_tokens(case: Case) -> Case:
+    """The case in graphs that are captured by tokens, of a draft model with experts."""
+    config = msgspec.structs.replace(case.config, verify_budget="verify_all")
+    return validate(msgspec.structs.replace(case, config=config))
+
+
+@pytest.mark.parametrize("backend", ["fa3", "trtllm-mha"])
+@pytest.mark.parametrize("version", ["0.5.16", "0.5.17", *_FIRST_REPLANNED])
+def test_a_rank_replays_the_graph_by_tokens_of_the_largest_one(
+    workers: Workers, version: str, backend: str
+) -> None:
+    """But for what such graphs read; see reports/findings/sglang-dspark-accept-row.md."""
+    target = _named(backend)
+    shown = workers.findings(version, by_tokens(in_graphs(target)), target)
+    assert all("_gather_row_bonus_kernel" in each.message for each in shown)
+
+
+@pytest.mark.parametrize("backend", ["fa3", "trtllm-mha"])
+@pytest.mark.parametrize("version", _FIRST_REPLANNED)
+def test_a_rank_whose_verify_no_graph_by_tokens_holds_verifies_it_whole(
+    workers: Workers, version: str, backend: str
+) -> None:
+    """But for what such graphs read; see reports/findings/sglang-dspark-accept-row.md."""
+    target = _named(backend)
+    shown = workers.findings(version, by_tokens(without_graphs(target)), target)
+    assert all("_gather_row_bonus_kernel" in each.message for each in shown)
+
+
+def test_no_server_has_graphs_by_tokens_beside_ranks_on_other_backends_than_dsv4(
+    workers: Workers,
+) -> None:
+    target = _named("fa3")
+    case = in_graphs(target)
+    assert "unless the draft model" in workers.unserved(NEWEST, by_tokens(case).config, target)
+    assert workers.unserved(NEWEST, case.config, target) == ""
+
+
+def test_a_graph_by_tokens_of_this_rank_alone_is_found(workers: Workers) -> None:
+    case = by_tokens(in_graphs("sglang-dspark-verify-fa3"))
+    found = workers.findings(NEWEST, case, f"{MUTANTS}no_floor_of_all_ranks")
+    assert any(IN_GRAPHS["counts_of_one_rank"] in each.message for each in found)
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("version", _FIRST_REPLANNED)
 def test_without_a_graph_rows_pad_a_verify_for_the_other_ranks(

@@ -14,6 +14,7 @@ import msgspec
 import torch
 
 from fuzzgraph.case import EngineConfig
+from fuzzgraph.case.verify_budgets import BY_TOKENS
 from fuzzgraph.content import hidden_width
 from fuzzgraph.draft_head import markov_weights
 from fuzzgraph.errors import NotInRelease
@@ -301,8 +302,13 @@ class DSparkVerifyWorker(VerifyWorker, DSparkWorker):
         return made
 
     def _of_the_server(self) -> dict[str, Any]:
-        """A budget has graphs accept drafts, on a GPU."""
-        return {"is_cuda": lambda: True} if self._config.verify_budget != "none" else {}
+        """A budget has graphs accept drafts, on a GPU; beside other ranks graphs by tokens are for
+        draft models with experts alone."""
+        config = self._config
+        if config.verify_budget == "none":
+            return {}
+        experts = config.dp_size > 1 and config.verify_budget in BY_TOKENS
+        return {"is_cuda": lambda: True, "draft_is_deepseek_v4": lambda **_: experts}
 
     def _scheduled(self, batch: Batch, *, again: bool = False) -> Any:
         # A server's runner does not change, by which layouts of whole blocks are kept.
