@@ -15,7 +15,6 @@ import torch
 from fuzzgraph.accesses import Misuse
 from fuzzgraph.case import EngineConfig, group_configs
 from fuzzgraph.case.capture_sizes import counts_tokens
-from fuzzgraph.case.verify_budgets import BY_TOKENS
 from fuzzgraph.fields import ADAPTER_POOLS, PADDED_OF_RANKS, TOLD
 from fuzzgraph.finding import Clause, Finding, Stage
 from fuzzgraph.observation import Field, Observation, PaddingRule, RunKind, StepRecord
@@ -307,13 +306,9 @@ def _misuses(step: StepRecord) -> Iterator[tuple[Misuse, Stage | None]]:
 
 
 def _graph_size(step: StepRecord, seen: Observation) -> int:
-    """Rows of the graph that was replayed, or its tokens where graphs of prompts are captured by
-    them; of a verify by tokens the rows that it has whole."""
-    if counts_tokens(step.config, step.batch.mode):
-        return seen.padded_tokens
-    if step.config.verify_budget in BY_TOKENS:
-        return seen.padded_tokens // step.config.draft_tokens
-    return seen.padded_bs
+    """Rows of the graph that was replayed, or its tokens where graphs are captured by them."""
+    tokens = counts_tokens(step.config, step.batch.mode) or seen.agreed_tokens
+    return seen.padded_tokens if tokens else seen.padded_bs
 
 
 def _engagement_breaches(step: StepRecord, seen: Observation) -> Iterator[Breach]:
@@ -322,17 +317,14 @@ def _engagement_breaches(step: StepRecord, seen: Observation) -> Iterator[Breach
         yield "graph", "a graph was replayed although other data-parallel ranks compute prompts"
     elif step.engagements == ():
         yield "graph", "no graph was replayed although the batch fits the captured sizes"
-    elif (
-        step.engagements
-        and not seen.ranks_apart
-        and _graph_size(step, seen) < step.batch.largest_rank
-    ):
+    elif step.engagements and not seen.ranks_apart:
         # Collectives inside the graphs wait for one another: all ranks replay one size.
-        yield (
-            "graph",
-            f"a graph of {_graph_size(step, seen)} was replayed, the largest data-parallel rank has"
-            f" {step.batch.largest_rank}",
-        )
+        size, least = _graph_size(step, seen), seen.agreed_tokens or step.batch.largest_rank
+        if size < least:
+            yield (
+                "graph",
+                f"a graph of {size} was replayed, the largest data-parallel rank has {least}",
+            )
     for engaged in step.engagements or ():
         if engaged.python_calls:
             yield (

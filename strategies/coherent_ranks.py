@@ -28,11 +28,10 @@ _DATA_RANKS = (1, 8, 2, 1, 2, 1, 1, 1, 1, 4)
 
 
 def data_ranks(fields: Fields, can: Capabilities, draws: Draws) -> None:
-    """Several data-parallel ranks in four of ten configs, for a target that has them. None are
-    drawn beside a budget that cuts rows before a verify."""
+    """Several data-parallel ranks in four of ten configs, for a target that has them."""
     modes = fields["modes"]
     mixed = "prefill" in modes and (len(modes) > 1 or fields["row_mixing"] != "none")
-    if mixed or fields["verify_budget"] == "compact" or can.max_dp_size == 1:
+    if mixed or can.max_dp_size == 1:
         fields.update(dp_size=1, dp_rank=0)
     elif fields["dp_size"] == 1:
         ranks = fields["dp_size"] = min(draws.pick("dp_size", _DATA_RANKS), can.max_dp_size)

@@ -71,12 +71,9 @@ decode_cuda_graph_runner.py, __init__), the others no target drives."""
 
 
 def check_verify_budget(config: EngineConfig) -> None:
-    """A budget is shared out among chains of greedy drafts, in layers that attend alone; what other
-    ranks' budgets are is said by no case."""
+    """A budget is shared out among chains of greedy drafts, in layers that attend alone."""
     others = set_among(config, WITHOUT_BUDGET)
     chains = config.modes == ("target_verify",) and config.spec_topk == 1
-    if config.verify_budget == "compact" and config.dp_size > 1:
-        others.append("dp_size")
     if config.verify_budget != "none" and (others or not chains):
         refuse(
             "config.verify_budget",

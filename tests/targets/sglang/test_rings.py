@@ -99,7 +99,7 @@ def test_rings_of_verifies_hold_what_stays(
 
 
 def test_a_fifth_of_verifies_commit_rings_where_no_prefix_cache_keeps_states() -> None:
-    """What they call is handed nothing to keep; reports/mutants/across-fifth.toml has a survivor."""
+    """What they call is handed nothing to keep: a survivor of reports/mutants/across-fifth.toml."""
     drawn = generated(KDA_VERIFY, lambda _: True, blocks=8, each=10)
     alone = [case for case in drawn if _ring_alone(case.config)]
     assert len(alone) >= len(drawn) // 5

@@ -33,7 +33,7 @@ from fuzzgraph.targets.sglang.runners.dflash import FROM
 from fuzzgraph.targets.sglang.runners.dflash_verify import BlockVerifySession, BlockVerifyTarget
 from fuzzgraph.targets.sglang.stubs.dspark_worker import WORKER, DSparkVerifyWorker
 from fuzzgraph.targets.sglang.stubs.platform import in_environment
-from fuzzgraph.targets.sglang.stubs.verify_budget import MODES
+from fuzzgraph.targets.sglang.stubs.verify_budget import MODES, agreed_tokens
 from fuzzgraph.targets.sglang.stubs.verify_worker import OF_TOKENS
 from fuzzgraph.world import Batch
 
@@ -156,4 +156,5 @@ class DSparkTokensSession(DSparkVerifySession):
             "cache_seqlens": lens, "cu_seqlens_q": taken.tolist(), "cu_seqlens_k": lens,
             _COUNT: [seen.padded_tokens],
         }  # fmt: skip
+        seen.agreed_tokens = agreed_tokens(batch, self._config)
         return seen

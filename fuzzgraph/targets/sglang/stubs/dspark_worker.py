@@ -32,6 +32,7 @@ from fuzzgraph.targets.sglang.stubs.verify_budget import (
     PLANNER,
     confidences,
     profile_of_steps,
+    rank_tokens,
     token_budget,
 )
 from fuzzgraph.targets.sglang.stubs.verify_worker import VerifyWorker, drafted
@@ -316,6 +317,8 @@ class DSparkVerifyWorker(VerifyWorker, DSparkWorker):
         made = super()._scheduled(batch, again=again)
         if batch.raw_bs:
             made.spec_info.verify_token_budget = token_budget(batch, self._config)
+        if self._config.dp_size > 1 and self._config.verify_budget == "compact":
+            made.global_spec_verify_tier_num_tokens = rank_tokens(batch, self._config)
         return made
 
     def _draft(self, tokens: torch.Tensor, batch: Batch) -> None:
