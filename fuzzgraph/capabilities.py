@@ -305,7 +305,7 @@ def unsupported_case(capabilities: Capabilities, case: Case) -> str | None:
         if shortest < least:
             said = f"steps[{number}] with a row of {shortest} tokens"
             return f"{said} is not driven, only from {least} on"
-        cuts = cuts_rows(case.config, len(step.rows))
+        cuts = cuts_rows(case.config, max(rank_sizes(case.config, step)))
         if step.mode == "target_verify" and not (capabilities.ragged_verify or cuts):
             drafts = {row.new_tokens for row in step.rows} - {case.config.draft_tokens}
             if drafts:

@@ -89,6 +89,9 @@ class Observation:
     ranks_apart: bool = False
     """Whether nothing in the step waits for other data-parallel ranks, so that the engine sizes the
     graph by this rank's rows alone."""
+    agreed_tokens: int = 0
+    """Tokens that data-parallel ranks have agreed to replay in one graph, captured by tokens, at
+    least; 0 where the largest rank's rows say which graph it is."""
     compiled_forwards: int | None = None
     """How many forwards, compiled ahead for a size as graphs are captured, the step ran, where the
     engine has such in their place and no graph engine knows of them; None where it has graphs."""

@@ -134,7 +134,7 @@ def claims_of(declared: Field, step: StepRecord, seen: Observation) -> Iterator[
             )
     elif axis == "page_table":
         yield Claim(metadata.names_own_pages, only, _page_facts(declared, step))
-    elif name == "num_token_non_padded":
+    elif name == "num_token_non_padded" and declared.truth != TOLD:
         facts = {
             "live": live_tokens(batch.num_tokens, seen.padded_tokens, config),
             "tokens": seen.num_tokens,
@@ -307,7 +307,7 @@ def _misuses(step: StepRecord) -> Iterator[tuple[Misuse, Stage | None]]:
 
 def _graph_size(step: StepRecord, seen: Observation) -> int:
     """Rows of the graph that was replayed, or its tokens where graphs are captured by them."""
-    tokens = counts_tokens(step.config, step.batch.mode)
+    tokens = counts_tokens(step.config, step.batch.mode) or seen.agreed_tokens
     return seen.padded_tokens if tokens else seen.padded_bs
 
 
@@ -317,17 +317,14 @@ def _engagement_breaches(step: StepRecord, seen: Observation) -> Iterator[Breach
         yield "graph", "a graph was replayed although other data-parallel ranks compute prompts"
     elif step.engagements == ():
         yield "graph", "no graph was replayed although the batch fits the captured sizes"
-    elif (
-        step.engagements
-        and not seen.ranks_apart
-        and _graph_size(step, seen) < step.batch.largest_rank
-    ):
+    elif step.engagements and not seen.ranks_apart:
         # Collectives inside the graphs wait for one another: all ranks replay one size.
-        yield (
-            "graph",
-            f"a graph of {_graph_size(step, seen)} was replayed, the largest data-parallel rank has"
-            f" {step.batch.largest_rank}",
-        )
+        size, least = _graph_size(step, seen), seen.agreed_tokens or step.batch.largest_rank
+        if size < least:
+            yield (
+                "graph",
+                f"a graph of {size} was replayed, the largest data-parallel rank has {least}",
+            )
     for engaged in step.engagements or ():
         if engaged.python_calls:
             yield (

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import DIMENSIONS, SPEC_MODES
 from fuzzgraph.case.config_rules import WHOLE_BATCHES, set_among
-from fuzzgraph.case.verify_budgets import BY_TOKENS
 from fuzzgraph.strategies.config_features import Fields, Pins
 from fuzzgraph.strategies.draws import Draws
 
@@ -30,11 +29,10 @@ _DATA_RANKS = (1, 8, 2, 1, 2, 1, 1, 1, 1, 4)
 
 def data_ranks(fields: Fields, can: Capabilities, draws: Draws) -> None:
     """Several data-parallel ranks in four of ten configs, for a target that has them, or in all if
-    it always has. None are drawn beside graphs by tokens, which ranks without requests cannot
-    join."""
+    it always has."""
     modes = fields["modes"]
     mixed = "prefill" in modes and (len(modes) > 1 or fields["row_mixing"] != "none")
-    if mixed or fields["verify_budget"] in BY_TOKENS or can.max_dp_size == 1:
+    if mixed or can.max_dp_size == 1:
         fields.update(dp_size=1, dp_rank=0)
     elif fields["dp_size"] == 1:
         sizes = [size for size in _DATA_RANKS if size > 1 or not can.data_ranks_only]

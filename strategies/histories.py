@@ -152,7 +152,8 @@ class HistoryBuilder:
         An idle rank is so beside others, never alone.
         """
         count, style = self.config.dp_size - 1, record[_RANKS]
-        sizes = self._rank_sizes(self._above_ladder(step.via))
+        # Beside a rank that no graph holds rows would be whole.
+        sizes = self._rank_sizes(self._above_ladder(step.via) and not self._cut(step))
         first, here = record[_EXTRAS + _ROWS - 1], raw_size(step)
         if step.rows and style < 64:
             return ()
@@ -167,6 +168,12 @@ class HistoryBuilder:
         choices = (0, *sizes)
         drawn = [choices[(first * (2 * rank + 1) + style) % len(choices)] for rank in range(count)]
         return tuple(drawn) if step.rows or any(drawn) else (sizes[-1],) * count
+
+    def _cut(self, step: ReplayStep) -> bool:
+        """Whether a budget has left some row fewer drafts."""
+        drafts = self.config.draft_tokens
+        budget = self.config.verify_budget == "compact"
+        return budget and any(row.new_tokens < drafts for row in step.rows)
 
     def _beside_prompts(self, step: ReplayStep, record: bytes) -> ReplayStep:
         """The step beside ranks of which one or more compute prompts, and some may be idle."""

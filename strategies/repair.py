@@ -40,10 +40,11 @@ def repaired(case: Case) -> Case:
     for step in case.steps:
         finish = tuple(request for request in step.finish if request in live)
         live.difference_update(finish)
-        whole = config.verify_budget != "none" and not cuts_rows(config, len(step.rows))
+        others = _repaired_ranks(config, step)
+        cuts = cuts_rows(config, max(len(step.rows), *others, 0))
+        whole = config.verify_budget != "none" and not cuts
         rows = tuple(_repaired_row(config, step.mode, row, whole=whole) for row in step.rows)
         live.update(row.request for row in rows)
-        others = _repaired_ranks(config, step)
         prefill = step.others_prefill and any(others) and config.modes == ("decode",)
         if rows:
             changes = {

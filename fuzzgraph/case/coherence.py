@@ -91,13 +91,14 @@ def _check_step(config: EngineConfig, step: ReplayStep, where: str) -> None:
 
 def _check_budget(config: EngineConfig, step: ReplayStep, where: str) -> None:
     """Where a verify has a budget, that alone leaves rows fewer tokens."""
-    whole = config.verify_budget != "none" and not cuts_rows(config, len(step.rows))
+    rows = max(rank_sizes(config, step))
+    whole = config.verify_budget != "none" and not cuts_rows(config, rows)
     fewer = [row.new_tokens for row in step.rows if row.new_tokens < config.draft_tokens]
     if step.mode == "target_verify" and whole and fewer:
         refuse(
             f"{where}.new_tokens",
             fewer[0],
-            f"must be draft_tokens={config.draft_tokens} with {len(step.rows)} rows and "
+            f"must be draft_tokens={config.draft_tokens} with {rows} rows and "
             f"verify_budget={config.verify_budget!r}, which does not cut them",
             "Verify whole rows, or capture a size for them and use 'compact'.",
         )

@@ -11,8 +11,12 @@ BY_TOKENS = ("compact", "verify_all")
 def cuts_rows(config: EngineConfig, rows: int) -> bool:
     """Whether the budget may leave rows of a verify of so many requests fewer than `draft_tokens`.
 
-    A batch of more rows than any graph has is verified whole (sglang 0.5.23 dspark_planner.py,
-    schedule_layout: ragged_layout_exceeds_captured_grid).
+    A batch of more rows than any graph has is verified whole, and so is one beside a data-parallel
+    rank with more (sglang 0.5.23 dspark_planner.py, schedule_layout:
+    ragged_layout_exceeds_captured_grid).
+
+    Args:
+        rows: of the largest rank.
 
     >>> compact = EngineConfig(verify_budget="compact", capture_bs=(1, 2))
     >>> [cuts_rows(compact, rows) for rows in (2, 3)]

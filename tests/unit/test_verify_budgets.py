@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import msgspec
 import pytest
 
 from fuzzgraph.capabilities import Capabilities
-from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, validate
+from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, rank_sizes, validate
 from fuzzgraph.errors import InvalidCase
 from fuzzgraph.layout import plan
 from fuzzgraph.strategies import DEFAULT, cases, draw, minimise
@@ -43,6 +44,21 @@ def test_a_budget_cuts_rows_of_batches_that_a_graph_holds() -> None:
         validate(_case(three, capture_bs=(1, 2), verify_budget="compact"))
 
 
+def test_beside_a_rank_that_no_graph_holds_rows_are_whole() -> None:
+    settings = {"capture_bs": (1, 2), "verify_budget": "compact", "dp_size": 2}
+    whole, cut = _case([(0, 9, 4)], **settings), _case([(0, 9, 3)], **settings)
+    for case, others in ((whole, 3), (cut, 2)):
+        validate(_beside(case, others))
+    with pytest.raises(InvalidCase, match="must be draft_tokens=4 with 3 rows"):
+        validate(_beside(cut, 3))
+
+
+def _beside(case: Case, rows: int) -> Case:
+    """The case with so many rows on another rank."""
+    steps = tuple(msgspec.structs.replace(step, other_ranks=(rows,)) for step in case.steps)
+    return msgspec.structs.replace(case, steps=steps)
+
+
 @pytest.mark.parametrize("budget", ["cap_accept", "verify_all"])
 def test_other_budgets_leave_rows_whole(budget: str) -> None:
     with pytest.raises(InvalidCase, match="does not cut them"):
@@ -50,9 +66,8 @@ def test_other_budgets_leave_rows_whole(budget: str) -> None:
 
 
 def test_a_budget_is_refused_where_no_server_has_it() -> None:
-    for settings in ({"sampling": "draft"}, {"dp_size": 2}):
-        with pytest.raises(InvalidCase, match="verify_budget"):
-            validate(_case([(0, 9, 4)], verify_budget="compact", **settings))
+    with pytest.raises(InvalidCase, match="verify_budget"):
+        validate(_case([(0, 9, 4)], verify_budget="compact", sampling="draft"))
 
 
 def test_as_many_tokens_stay_as_the_next_step_says_and_no_more_than_the_budget_pays_for() -> None:
@@ -78,10 +93,27 @@ def test_every_budget_is_drawn_and_rows_of_all_lengths() -> None:
     assert lens == {1, 2, 3, 4}
 
 
-def test_every_simpler_case_of_a_drawn_one_can_be_made() -> None:
+def test_rows_are_cut_beside_other_ranks_and_whole_beside_those_above_the_ladder() -> None:
+    can, drawn = CAN.replace(max_dp_size=4), list[Case]()
+    for block in range(30):
+        draw(cases(can, DEFAULT.at(block)), block, 6, drawn.append)
+    beside = [case for case in drawn if case.config.verify_budget == "compact"]
+    beside = [case for case in beside if case.config.dp_size > 1]
+    sizes = [
+        (max(rank_sizes(case.config, step)) > case.config.capture_bs[-1], row.new_tokens)
+        for case in beside
+        for step in case.steps
+        for row in step.rows
+    ]
+    assert {new for above, new in sizes if above} == {4}
+    assert {new for above, new in sizes if not above} == {1, 2, 3, 4}
+
+
+@pytest.mark.parametrize("ranks", [1, 4])
+def test_every_simpler_case_of_a_drawn_one_can_be_made(ranks: int) -> None:
     drawn: list[Case] = []
     for block in range(6):
-        draw(cases(CAN, DEFAULT.at(block)), block, 6, drawn.append)
+        draw(cases(CAN.replace(max_dp_size=ranks), DEFAULT.at(block)), block, 6, drawn.append)
     assert any(case.config.verify_budget == "compact" for case in drawn)
     for case in drawn:
         assert minimise(case, lambda _: False) == case

@@ -5,7 +5,6 @@ from __future__ import annotations
 from fuzzgraph.case.config_rules.beside import set_among
 from fuzzgraph.case.config_rules.refusal import refuse
 from fuzzgraph.case.model import BOUNDS_OF_KEYS, EngineConfig
-from fuzzgraph.case.verify_budgets import BY_TOKENS
 
 
 def check_drafted_blocks(config: EngineConfig) -> None:
@@ -72,12 +71,9 @@ decode_cuda_graph_runner.py, __init__), the others no target drives."""
 
 
 def check_verify_budget(config: EngineConfig) -> None:
-    """A budget is shared out among chains of greedy drafts, in layers that attend alone; idle ranks
-    cannot join graphs by tokens (sglang 0.5.23 dspark_worker_v2.py, __init__)."""
+    """A budget is shared out among chains of greedy drafts, in layers that attend alone."""
     others = set_among(config, WITHOUT_BUDGET)
     chains = config.modes == ("target_verify",) and config.spec_topk == 1
-    if config.verify_budget in BY_TOKENS and config.dp_size > 1:
-        others.append("dp_size")
     if config.verify_budget != "none" and (others or not chains):
         refuse(
             "config.verify_budget",

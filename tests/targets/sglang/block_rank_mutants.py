@@ -14,9 +14,11 @@ from tests.targets.sglang.planted import with_a_line_changed
 _BATCH = "sglang.srt.model_executor.forward_batch_info:ForwardBatch"
 _EAGER = "sglang.srt.model_executor.runner.eager_runner:EagerRunner"
 _PROPOSER = "sglang.srt.speculative.dspark_components.dspark_draft:DraftBlockProposer"
+_PLANNER = "sglang.srt.speculative.dspark_components.dspark_planner"
 _RUNNER = "sglang.srt.model_executor.runner.decode_cuda_graph_runner:DecodeCudaGraphRunner"
 _SCHEDULER = "sglang.srt.managers.scheduler_components.dp_attn"
 _VERIFY = "sglang.srt.speculative.dspark_components.dspark_verify:TargetVerifyExecutor"
+_OF_WORKER = "sglang.srt.speculative.dspark_components.dspark_worker_v2"
 _WORKER = "sglang.srt.speculative.dspark_components.dspark_worker_v2:DSparkWorkerV2"
 
 
@@ -87,6 +89,30 @@ cut_by_requests = _changed(
     "num_tokens = bs",
 )  # fmt: skip
 """Line 2191: of the verify as many tokens come back as there are requests."""
+
+no_floor_of_all_ranks = _changed(
+    _PLANNER, "uniform_ragged_layout",
+    "        ragged_verify_mode=ragged_verify_mode,\n"
+    "        verify_num_draft_tokens=verify_num_draft_tokens,\n"
+    "        model_runner=model_runner,\n",
+    "        ragged_verify_mode=verify_num_draft_tokens,\n"
+    "        verify_num_draft_tokens=ragged_verify_mode,\n"
+    "        model_runner=model_runner,\n",
+)  # fmt: skip
+"""Line 702: a graph by tokens is chosen by this rank's tokens, not by those of the largest one."""
+
+least_budget_of_all_ranks = _changed(
+    _OF_WORKER, "dp_global_verify_tier_num_tokens",
+    "max_tier_num_tokens = max(global_tier_num_tokens, default=0)",
+    "max_tier_num_tokens = sorted(global_tier_num_tokens)[-2]",
+)  # fmt: skip
+"""Line 641: ranks agree on a graph that the largest budget does not fit into."""
+
+idle_ranks_take_the_smallest_graph = _changed(
+    _OF_WORKER, "idle_ragged_layout",
+    "graph_num_tokens_floor=dp_tier_num_tokens", "graph_num_tokens_floor=0",
+)  # fmt: skip
+"""Line 680: a rank without requests replays a graph of one token for each row of the largest."""
 
 
 def _drafts() -> DSparkDraftTarget:

@@ -154,3 +154,13 @@ room_for_one = _gdn_verifies(
     _committed("max_spec_len=draft_token_num,", "max_spec_len=draft_token_num // 2,")
 )
 kda_bonus_left_out = _kda_verifies(_committed(_KDA_ACCEPTED, "accept_lens=accept_lens - 1,"))
+kda_stride_of_kept_states = _kda_verifies(
+    lambda session: change_line_elsewhere(
+        session,
+        "sglang.kernels.ops.attention.linear.kda_replayssm_spec_decode",
+        "commit_kda_replayssm_spec_all_layers",
+        "        ssm_state_indices.stride(0),",
+        "        mamba_track_indices.stride(0),",
+    )
+)
+"""Line 317: without states that a prefix cache keeps nothing is there to ask."""

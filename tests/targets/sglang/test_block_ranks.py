@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
@@ -12,6 +13,7 @@ from tests.targets.sglang.hybrid_cases import NEWEST
 from tests.targets.sglang.released import Workers, generated
 from tests.targets.sglang.test_data_ranks import step
 from tests.targets.sglang.test_dflash import BACKENDS, least_page
+from tests.targets.sglang.test_verify_budget import CUT
 
 pytestmark = [pytest.mark.sglang, pytest.mark.slow]
 
@@ -63,6 +65,117 @@ def test_a_rank_replays_the_graph_of_the_largest_one(
 ) -> None:
     target = _named(backend)
     assert _found(workers, version, in_graphs(target), target) == set()
+
+
+def by_tokens(case: Case) -> Case:
+    """The case in graphs that are captured by tokens, of a draft model with experts."""
+    config = msgspec.structs.replace(case.config, verify_budget="verify_all")
+    return validate(msgspec.structs.replace(case, config=config))
+
+
+_SIZES_BESIDE = ((5, 5, 1), (3, 1, 1), (0, 0, 4), (2, 4, 1), (4, 4, 4))
+"""Rows of the other ranks in each step of `CUT`."""
+
+
+def cut_beside_ranks(target: str) -> Case:
+    """Rows of any length beside ranks with fewer rows and with more, and a step without a row."""
+    steps = [
+        msgspec.structs.replace(each, other_ranks=others)
+        for each, others in zip(CUT, _SIZES_BESIDE, strict=True)
+    ]
+    steps += [verify(0, 0, 2, 0, 3)]
+    return _cut(*steps, target=target)
+
+
+def _cut(*steps: ReplayStep, target: str) -> Case:
+    config = EngineConfig(
+        modes=("target_verify",), max_context_len=64, kv_pool_pages=120, draft_tokens=4,
+        cpu_seq_lens=True, dp_size=4, dp_rank=2, page_size=least_page(target),
+        verify_budget="compact", capture_bs=(1, 2, 3, 4, 5, 8),
+    )  # fmt: skip
+    return validate(Case(schema_version=1, config=config, steps=steps))
+
+
+@pytest.mark.parametrize("backend", ["fa3", "trtllm-mha"])
+@pytest.mark.parametrize("version", ["0.5.16", *_FIRST_REPLANNED])
+def test_ranks_whose_rows_are_cut_replay_the_graph_that_they_agree_on(
+    workers: Workers, version: str, backend: str
+) -> None:
+    """But for what such graphs read; see reports/findings/sglang-dspark-accept-row.md."""
+    target = _named(backend)
+    shown = workers.findings(version, cut_beside_ranks(target), target)
+    assert all("_gather_row_bonus_kernel" in each.message for each in shown)
+
+
+def _fewer_rows_without_a_graph(rows: int, budget: str) -> Case:
+    """So many rows beside a rank with three, in a step that takes no graph."""
+    step = msgspec.structs.replace(verify(rows, 5, 3), via="eager")
+    config = EngineConfig(
+        modes=("target_verify",), max_context_len=64, kv_pool_pages=300, draft_tokens=3,
+        capture_bs=(1, 2, 4), page_size=16, dp_size=2, verify_budget=budget,  # type: ignore[arg-type]
+    )  # fmt: skip
+    return validate(Case(schema_version=1, config=config, steps=(step,)))
+
+
+@pytest.mark.parametrize("backend", ["fa3", "trtllm-mha"])
+@pytest.mark.parametrize("version", _FIRST_REPLANNED)
+def test_without_a_graph_a_layout_of_its_own_rows_fails_on_a_rank_that_is_padded(
+    workers: Workers, version: str, backend: str
+) -> None:
+    """Open in 0.5.23; see reports/findings/sglang-dspark-cut-for-ranks.md."""
+    target = _named(backend)
+    for budget in ("verify_all", "compact"):
+        shown = workers.findings(version, _fewer_rows_without_a_graph(2, budget), target)
+        said = "The size of tensor a (3) must match the size of tensor b (2)"
+        assert any(said in each.message for each in shown)
+    for rows, budget in ((2, "none"), (3, "compact")):
+        shown = workers.findings(version, _fewer_rows_without_a_graph(rows, budget), target)
+        assert all("_gather_row_bonus_kernel" in each.message for each in shown)
+
+
+@pytest.mark.parametrize("backend", ["fa3", "trtllm-mha"])
+@pytest.mark.parametrize("version", ["0.5.16", "0.5.17", *_FIRST_REPLANNED])
+def test_a_rank_replays_the_graph_by_tokens_of_the_largest_one(
+    workers: Workers, version: str, backend: str
+) -> None:
+    """But for what such graphs read; see reports/findings/sglang-dspark-accept-row.md."""
+    target = _named(backend)
+    shown = workers.findings(version, by_tokens(in_graphs(target)), target)
+    assert all("_gather_row_bonus_kernel" in each.message for each in shown)
+
+
+@pytest.mark.parametrize("backend", ["fa3", "trtllm-mha"])
+@pytest.mark.parametrize("version", _FIRST_REPLANNED)
+def test_a_rank_whose_verify_no_graph_by_tokens_holds_verifies_it_whole(
+    workers: Workers, version: str, backend: str
+) -> None:
+    """But for what such graphs read; see reports/findings/sglang-dspark-accept-row.md."""
+    target = _named(backend)
+    shown = workers.findings(version, by_tokens(without_graphs(target)), target)
+    assert all("_gather_row_bonus_kernel" in each.message for each in shown)
+
+
+def test_no_server_has_graphs_by_tokens_beside_ranks_on_other_backends_than_dsv4(
+    workers: Workers,
+) -> None:
+    target = _named("fa3")
+    case = in_graphs(target)
+    assert "unless the draft model" in workers.unserved(NEWEST, by_tokens(case).config, target)
+    assert workers.unserved(NEWEST, case.config, target) == ""
+
+
+BY_TOKENS = {
+    "no_floor_of_all_ranks": by_tokens(in_graphs("sglang-dspark-verify-fa3")),
+    "least_budget_of_all_ranks": cut_beside_ranks("sglang-dspark-verify-fa3"),
+    "idle_ranks_take_the_smallest_graph": cut_beside_ranks("sglang-dspark-verify-fa3"),
+}
+"""Planted bug of graphs by tokens -> a case that shows it."""
+
+
+@pytest.mark.parametrize("name", BY_TOKENS)
+def test_a_changed_line_that_ranks_agree_on_tokens_by_is_found(workers: Workers, name: str) -> None:
+    found = workers.findings(NEWEST, BY_TOKENS[name], f"{MUTANTS}{name}")
+    assert any(re.search("a graph of .* was replayed, the largest", one.message) for one in found)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

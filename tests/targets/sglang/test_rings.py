@@ -11,7 +11,7 @@ import pytest
 from fuzzgraph.case import Case, EngineConfig
 from fuzzgraph.targets import open_target
 from tests.targets.sglang.hybrid_cases import NEWEST, decodes, found, step, verifies, verify
-from tests.targets.sglang.released import Workers
+from tests.targets.sglang.released import Workers, generated
 
 GDN, KDA = "sglang-gdn", "sglang-kda"
 GDN_VERIFY, KDA_VERIFY = "sglang-gdn-verify", "sglang-kda-verify"
@@ -98,6 +98,17 @@ def test_rings_of_verifies_hold_what_stays(
     assert found(workers, version, checked(**settings), target) == set()
 
 
+def test_a_fifth_of_verifies_commit_rings_where_no_prefix_cache_keeps_states() -> None:
+    """What they call is handed nothing to keep: a survivor of reports/mutants/across-fifth.toml."""
+    drawn = generated(KDA_VERIFY, lambda _: True, blocks=8, each=10)
+    alone = [case for case in drawn if _ring_alone(case.config)]
+    assert len(alone) >= len(drawn) // 5
+
+
+def _ring_alone(config: EngineConfig) -> bool:
+    return config.state_ring_len > 0 and not config.state_track_interval
+
+
 @pytest.mark.sglang
 @pytest.mark.slow
 def test_a_graph_goes_on_from_the_ring_of_a_step_without_one(workers: Workers) -> None:
@@ -143,6 +154,7 @@ PLANTED = [
     ("row_keeps_its_ring", checked(), ("computes", "gated_delta")),
     ("room_for_one", checked(), ("computes", "replayssm_spec_write_pos")),
     ("kda_bonus_left_out", checked(state_ring_len=4), ("computes", "temporal")),
+    ("kda_stride_of_kept_states", checked(state_ring_len=4), ("survives", "")),
 ]
 
 

@@ -33,7 +33,7 @@ from fuzzgraph.targets.sglang.runners.dflash import FROM
 from fuzzgraph.targets.sglang.runners.dflash_verify import BlockVerifySession, BlockVerifyTarget
 from fuzzgraph.targets.sglang.stubs.dspark_worker import WORKER, DSparkVerifyWorker
 from fuzzgraph.targets.sglang.stubs.platform import in_environment
-from fuzzgraph.targets.sglang.stubs.verify_budget import MODES
+from fuzzgraph.targets.sglang.stubs.verify_budget import MODES, agreed_tokens
 from fuzzgraph.targets.sglang.stubs.verify_worker import OF_TOKENS
 from fuzzgraph.world import Batch
 
@@ -43,6 +43,15 @@ _CAPTURES_BY_TOKENS = ("fa3", "trtllm_mha")
 _LAST_ROW = (
     "sglang ragged_verify.py padded_to_bucket: padded rows share the tokens of the graph that no "
     "row has; without padded rows the last one gets them"
+)
+_COUNT = "num_token_non_padded"
+_ALL_COUNT = (
+    "sglang decode_cuda_graph_runner.py load_batch: tokens come padded to the graph's number, and"
+    " all of them count"
+)
+_EXPERTS_ALONE = (
+    "dspark_worker_v2.py refuses graphs by tokens beside data-parallel ranks unless the draft model"
+    " is DeepSeek V4's, whose target attends by dsv4"
 )
 _CUT_HERE = (
     "sglang dspark_verify.py _run_ragged: lengths on the host are those behind the row's tokens"
@@ -68,6 +77,11 @@ class DSparkVerifyTarget(BlockVerifyTarget):
             drafted_windows=False,
             verify_budgets=("none", "cap_accept", *by_tokens),
         )
+
+    def unserved(self, config: EngineConfig) -> str | None:
+        if config.dp_size > 1 and config.verify_budget in BY_TOKENS:
+            return _EXPERTS_ALONE
+        return super().unserved(config)
 
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> DSparkVerifySession:
         by_tokens = config.verify_budget in BY_TOKENS
@@ -107,6 +121,7 @@ class DSparkTokensSession(DSparkVerifySession):
         for name in ("cu_seqlens_q", "cu_seqlens_k"):
             named[name] = fields.offsets(name, repeats=TOLD, source=_LAST_ROW)
         named["page_table"] = fields.page_table(whole_rows=True, source=_LAST_ROW)
+        named[_COUNT] = fields.value(_COUNT, repeats=TOLD, source=_ALL_COUNT)
         self.fields = tuple(named.get(field.name, field) for field in self.fields)
 
     def _as_verified(self, field: Field, mirrored: bool, fill: int) -> Field:
@@ -119,7 +134,7 @@ class DSparkTokensSession(DSparkVerifySession):
     def _runs(self, batch: Batch) -> Any:
         """Batches that no graph has room for are what they are in a server with graphs."""
         engine = self.runner._engine
-        if not self.ran_eagerly or batch.raw_bs <= self._config.capture_bs[-1]:
+        if not self.ran_eagerly or batch.largest_rank <= self._config.capture_bs[-1]:
             return super()._runs(batch)
         known = {name: getattr(engine, name) for name in OF_TOKENS}
         return Stub(can_run_graph=lambda _: False, **known)
@@ -139,5 +154,7 @@ class DSparkTokensSession(DSparkVerifySession):
         lens = (batch.cached_lens + taken).tolist()
         seen.told = {
             "cache_seqlens": lens, "cu_seqlens_q": taken.tolist(), "cu_seqlens_k": lens,
+            _COUNT: [seen.padded_tokens],
         }  # fmt: skip
+        seen.agreed_tokens = agreed_tokens(batch, self._config)
         return seen

@@ -14,6 +14,7 @@ import msgspec
 import torch
 
 from fuzzgraph.case import EngineConfig
+from fuzzgraph.case.verify_budgets import BY_TOKENS
 from fuzzgraph.content import hidden_width
 from fuzzgraph.draft_head import markov_weights
 from fuzzgraph.errors import NotInRelease
@@ -31,6 +32,7 @@ from fuzzgraph.targets.sglang.stubs.verify_budget import (
     PLANNER,
     confidences,
     profile_of_steps,
+    rank_tokens,
     token_budget,
 )
 from fuzzgraph.targets.sglang.stubs.verify_worker import VerifyWorker, drafted
@@ -301,8 +303,13 @@ class DSparkVerifyWorker(VerifyWorker, DSparkWorker):
         return made
 
     def _of_the_server(self) -> dict[str, Any]:
-        """A budget has graphs accept drafts, on a GPU."""
-        return {"is_cuda": lambda: True} if self._config.verify_budget != "none" else {}
+        """A budget has graphs accept drafts, on a GPU; beside other ranks graphs by tokens are for
+        draft models with experts alone."""
+        config = self._config
+        if config.verify_budget == "none":
+            return {}
+        experts = config.dp_size > 1 and config.verify_budget in BY_TOKENS
+        return {"is_cuda": lambda: True, "draft_is_deepseek_v4": lambda **_: experts}
 
     def _scheduled(self, batch: Batch, *, again: bool = False) -> Any:
         # A server's runner does not change, by which layouts of whole blocks are kept.
@@ -310,6 +317,8 @@ class DSparkVerifyWorker(VerifyWorker, DSparkWorker):
         made = super()._scheduled(batch, again=again)
         if batch.raw_bs:
             made.spec_info.verify_token_budget = token_budget(batch, self._config)
+        if self._config.dp_size > 1 and self._config.verify_budget == "compact":
+            made.global_spec_verify_tier_num_tokens = rank_tokens(batch, self._config)
         return made
 
     def _draft(self, tokens: torch.Tensor, batch: Batch) -> None:

@@ -51,6 +51,28 @@ def token_budget(batch: Batch, config: EngineConfig) -> int | None:
     return paid + spare_tokens(batch, config)
 
 
+def rank_tokens(batch: Batch, config: EngineConfig) -> list[int]:
+    """Tokens that the budget of each data-parallel rank comes to; -1 of one that has none yet, as
+    behind a prompt: in a quarter of the steps that is another rank than this one."""
+    chance = Chance(31 * batch.step + int(batch.rank_sizes.sum()), _SALT + 1)
+    drafts = config.draft_tokens - 1
+    found = [rows + chance.below(rows * drafts + 1) for rows in batch.rank_sizes.tolist()]
+    found[config.dp_rank] = batch.raw_bs + (token_budget(batch, config) or 0)
+    others = [rank for rank in range(config.dp_size) if rank != config.dp_rank]
+    if others and chance.below(4) == 0:
+        found[chance.pick(others)] = -1
+    return found
+
+
+def agreed_tokens(batch: Batch, config: EngineConfig) -> int:
+    """Tokens that the graph of all data-parallel ranks must hold: those of the largest budget, or
+    of whole blocks of the largest rank where a budget is missing."""
+    budgets = rank_tokens(batch, config)
+    if config.verify_budget == "compact" and min(budgets) >= 0:
+        return max(budgets)
+    return batch.largest_rank * config.draft_tokens
+
+
 def confidences(batch: Batch, config: EngineConfig) -> torch.Tensor:
     """[raw_bs, draft_tokens - 1] how sure the draft model is of each draft."""
     paid = torch.from_numpy(verified_lens(batch))[:, None] - 1
