@@ -78,9 +78,9 @@ def test_an_idle_rank_computes_the_tokens_of_the_others(workers: Workers) -> Non
 
 @pytest.mark.parametrize("exchange", ["scatterv", "gatherv", "scatter", "reduce"])
 def test_graphs_may_sum_the_tokens_of_ranks(workers: Workers, exchange: str) -> None:
-    for given in ({"all_reduce_kib": 1}, {"all_reduce_kib": 1 << 14}):  # small graphs do, all do
+    for takes in (1, 1 << 14):  # the tokens of small graphs, and of all
         for of in (beside_ranks, idle_beside_ranks):
-            case = of(expert_exchange=exchange, **given)
+            case = of(expert_exchange=exchange, all_reduce_kib=takes)
             assert found(workers, NEWEST, case, "sglang-moe") == set()
 
 

@@ -122,11 +122,8 @@ class LoraSession(TritonSession):
             **(_RETURNED if config.dp_size > 1 else {}),
         }
 
-    @contextlib.contextmanager
-    def engine_runs(self, batch: Batch | None = None) -> Iterator[None]:
-        beside = gathered_apart() if self._config.dp_size > 1 else contextlib.nullcontext()
-        with cuda_on_cpu(), beside:
-            yield
+    def engine_runs(self, batch: Batch | None = None) -> contextlib.AbstractContextManager[None]:
+        return _beside_ranks() if self._config.dp_size > 1 else cuda_on_cpu()
 
     @property
     def computes_for_others(self) -> bool:  # type: ignore[override]
@@ -359,6 +356,12 @@ _EXCUSES = (
         only_with="dp_size",
     ),
 )
+
+
+@contextlib.contextmanager
+def _beside_ranks() -> Iterator[None]:
+    with cuda_on_cpu(), gathered_apart():
+        yield
 
 
 class LoraTarget(TritonTarget):
