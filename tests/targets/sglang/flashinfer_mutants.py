@@ -12,8 +12,11 @@ from fuzzgraph.kernel_models import flashinfer
 from fuzzgraph.targets.sglang.backends.attention_backend import AttentionBackend, BackendTarget
 from fuzzgraph.targets.sglang.backends.flashinfer import FLASHINFER
 from fuzzgraph.targets.sglang.backends.flashinfer_mla import FLASHINFER_MLA
+from tests.targets.sglang.changed_lines import change_line
+from tests.targets.sglang.planted import with_changed_sessions
 
 __all__ = [
+    "latent_rows_as_they_are_stored",
     "latent_verify_bidirectional",
     "mask_of_the_next_key",
     "plan_by_fewer_keys",
@@ -82,3 +85,13 @@ def latent_verify_bidirectional() -> BackendTarget:
     """A verify over latent rows whose tokens see the drafts behind them."""
     name = "BatchMLAPagedAttentionWrapper"
     return _with(FLASHINFER_MLA, name, _Bidirectional, "target_verify")
+
+
+def latent_rows_as_they_are_stored() -> BackendTarget:
+    """A decode hands latent rows in FP8 to a kernel of another dtype."""
+
+    def change(session: Any) -> None:
+        rows = ".get_key_buffer(layer.layer_id)"
+        change_line(session.backend, "forward_decode", f"{rows}.to(q.dtype)", rows)
+
+    return with_changed_sessions(FLASHINFER_MLA.target("sglang-flashinfer_mla", "decode"), change)

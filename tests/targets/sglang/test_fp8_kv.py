@@ -30,14 +30,43 @@ def test_kv_in_fp8_is_driven_beside_bfloat16_alone(target: str) -> None:
     assert opened.unsupported(EngineConfig(**FP8, **settings)) is None  # type: ignore[arg-type]
 
 
+LATENT: dict[str, Any] = {"attention": "mla", "head_dim": 8, "v_head_dim": 4}
+
+
 def test_pools_of_latent_rows_have_no_scales_and_are_not_driven() -> None:
-    latent = EngineConfig(attention="mla", head_dim=8, v_head_dim=4, kv_dtype="float8_e4m3fn")
+    latent = EngineConfig(kv_dtype="float8_e4m3fn", **LATENT)
     said = open_target("sglang-fa3-mla").unsupported(latent)
     assert said == "kv_dtype='float8_e4m3fn' is not driven, only auto"
 
 
+def test_latent_rows_of_flashinfer_are_stored_without_a_scale() -> None:
+    scaled = EngineConfig(kv_dtype="float8_e4m3fn", **LATENT)
+    said = str(open_target("sglang-flashinfer-mla").unsupported(scaled))
+    assert "unit_kv_scale must be true" in said
+
+
 class TestReleases:
     pytestmark = released
+
+    @pytest.mark.parametrize(
+        ("version", "target", "expected"),
+        [
+            ("0.5.12", "sglang-flashinfer-mla", set()),
+            ("0.5.23", "sglang-flashinfer-mla", set()),
+            (
+                "0.5.23",
+                "tests.targets.sglang.flashinfer_mutants:latent_rows_as_they_are_stored",
+                {("survival", "")},
+            ),
+        ],
+        ids=["0.5.12", "0.5.23", "not converted"],
+    )
+    def test_latent_rows_are_converted_for_the_kernel(
+        self, workers: Workers, version: str, target: str, expected: set[tuple[str, str]]
+    ) -> None:
+        settings = {"kv_dtype": "float8_e4m3fn", "unit_kv_scale": True}
+        case = case_for("flashinfer-mla", (5, 66), (6, 67), **settings)
+        assert seen(workers, version, case, target) == expected
 
     @pytest.mark.parametrize(
         ("version", "target"),

@@ -7,11 +7,19 @@ offsets of latent attention reach its kernels by the plan alone.
 
 from __future__ import annotations
 
+from fuzzgraph.case import EngineConfig
 from fuzzgraph.targets.offline.flashinfer_wrappers import MODELS
 from fuzzgraph.targets.sglang.backends.attention_backend import ATTENTION, AttentionBackend
 from fuzzgraph.targets.sglang.backends.flashinfer import buffers_of, held_wrappers, planned_offsets
 
 _MODULE = f"{ATTENTION}.flashinfer_mla_backend"
+
+
+def _refuses(config: EngineConfig) -> str | None:
+    if config.kv_dtype != "auto" and not config.unit_kv_scale:
+        return "latent rows are stored and read without a scale: unit_kv_scale must be true"
+    return None
+
 
 FLASHINFER_MLA = AttentionBackend(
     name="flashinfer_mla",
@@ -25,6 +33,8 @@ FLASHINFER_MLA = AttentionBackend(
     planned=planned_offsets,
     kernels=tuple((_MODULE, name, model) for name, model in MODELS.items()),
     beside=("fa3", "triton"),
+    refuses=_refuses,
+    more=(("kv_dtypes", ("auto", "float8_e4m3fn")), ("unit_kv_scales", True)),
 )
 
 target = FLASHINFER_MLA.target
