@@ -217,8 +217,8 @@ class MoeSession(TritonSession):
         names = [name for truths in self.shown_ids for name in _names(self._config, truths)[0]]
         found |= {name: ids.long() for name, ids in zip(names, shown.unbind(1), strict=True)}
         if self._config.dp_size == 1:
-            (gatherer,) = self.recorder._single_pass_gatherers.values()
-            found["expert_counts"] = gatherer._data[0].long()
+            kept = self.recorder._accumulator._global_physical_count_of_buffered_step
+            found["expert_counts"] = kept.get_all()[0, 0].long()  # of one pass, and its one layer
         return found
 
     def promised_outputs(self, mode: Mode) -> tuple[str, ...]:
