@@ -28,6 +28,8 @@ SETTINGS = "sglang.srt.layers.moe.utils"
 RECORDER = "sglang.srt.eplb.expert_distribution"
 MODULES = (RECORDER, TOPK, SETTINGS)
 """What `run_experts_as_on_cuda` needs loaded, beside a model's block of experts."""
+_GATES = ("sglang.kernels.ops.moe.moe_fused_gate", "sglang.jit_kernel.moe_fused_gate")
+"""Where the kernel lies that routes, by release."""
 _FUSED = ("sglang.srt.layers.moe.moe_runner.triton_utils", "sglang.srt.layers.moe.fused_moe_triton")
 """Where the fused experts lie, by release."""
 _SMALL = "sglang.kernels.ops.moe.moe_align_small_numel"
@@ -75,6 +77,10 @@ def run_experts_as_on_cuda() -> None:
         small = engine_module(_SMALL)
         align.SMALL_NUMEL_LIMIT = small.SMALL_NUMEL_LIMIT
         align.moe_align_small_numel = small.moe_align_small_numel
+    gate = next(filter(has_module, _GATES), None)
+    if gate is not None:
+        # What the process asks of its device keeps its first answer, which may come from elsewhere.
+        engine_module(gate).is_arch_support_pdl = lambda: True
     _fused("fused_moe_triton_config").get_device_name = lambda *_: "CPU"
     for module in map(engine_module, (RECORDER, DISPATCHER)):
         if hasattr(module, "get_device"):  # it looks for an accelerator
