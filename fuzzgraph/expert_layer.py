@@ -30,6 +30,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+import msgspec
 import numpy as np
 import torch
 
@@ -351,8 +352,11 @@ def _of_copies(batch: Batch, config: EngineConfig, dtype: torch.dtype) -> torch.
 
 
 def rank_outputs(batch: Batch, config: EngineConfig, dtype: torch.dtype) -> torch.Tensor:
-    """[tokens of all ranks, EXPERT_WIDTH] in `dtype`: this rank's part of each sum."""
+    """[tokens of all ranks, EXPERT_WIDTH] in `dtype`: this rank's part of each sum, without that of
+    a shared expert apart, which is added behind what the other experts give."""
     tokens = np.concatenate(tokens_of_ranks(batch, config))
+    if config.shared_experts == "apart":
+        config = msgspec.structs.replace(config, shared_experts="none")
     return _of_tokens(tokens, config, dtype, local_experts(config), False)
 
 

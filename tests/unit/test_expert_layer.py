@@ -219,6 +219,11 @@ def test_a_data_parallel_rank_gets_the_whole_sum_and_gives_its_part_for_all(kind
     whole = expert_outputs(batch, beside, torch.float64)
     torch.testing.assert_close(whole, expert_outputs(batch, alone, torch.float64))
     own = rank_outputs(batch, beside, torch.float64)[3:]
+    if kind == "apart":  # which is added behind the others
+        mine = msgspec.structs.replace(alone, ep_size=2, ep_rank=1)
+        none = msgspec.structs.replace(mine, shared_experts="none")
+        own += expert_outputs(batch, mine, torch.float64)
+        own -= expert_outputs(batch, none, torch.float64)
     torch.testing.assert_close(own + other_parts(beside)[tokens[1]], whole)
 
 

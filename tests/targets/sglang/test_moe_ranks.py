@@ -66,6 +66,12 @@ def test_each_token_of_each_rank_has_its_own_experts(
     assert found(workers, version, beside_ranks(target), target) == set()
 
 
+@pytest.mark.parametrize("kind", ["apart", "fused"])
+def test_each_token_has_the_shared_expert_beside_ranks(workers: Workers, kind: str) -> None:
+    of = beside_ranks("sglang-moe-deepseek", shared_experts=kind)
+    assert found(workers, NEWEST, of, "sglang-moe-deepseek") == set()
+
+
 @pytest.mark.parametrize("exchange", ["gatherv", "scatter", "reduce"])
 def test_ranks_may_exchange_tokens_in_other_ways(workers: Workers, exchange: str) -> None:
     of = beside_ranks(expert_exchange=exchange)

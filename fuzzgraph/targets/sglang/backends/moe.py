@@ -394,6 +394,8 @@ class MoeTarget(TritonTarget):
     def refused(self, config: EngineConfig) -> str | None:
         if not config.num_experts:
             return "the model has a layer of experts: num_experts must be 1 or more"
+        if config.shared_experts == "fused" and config.experts_per_token == config.num_experts:
+            return "beside a fused shared expert a router leaves some out: raise num_experts"
         return super().refused(config)
 
     def unserved(self, config: EngineConfig) -> str | None:
