@@ -25,7 +25,6 @@ import torch
 
 from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import EngineConfig, Mode
-from fuzzgraph.compressor_layer import promised_of_compressor
 from fuzzgraph.errors import KernelRefused
 from fuzzgraph.kernel_models import (
     flash_mla,
@@ -46,6 +45,7 @@ from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.offline.used import below_lengths
 from fuzzgraph.targets.sglang.attention_model import ROW_MIXINGS
 from fuzzgraph.targets.sglang.compressed_model import ENGINE_HEAD_DIM, ENGINE_TOPK, CompressedModel
+from fuzzgraph.targets.sglang.compressed_session import CompressedSession
 from fuzzgraph.targets.sglang.compressor_memory import CompressorMemory
 from fuzzgraph.targets.sglang.decode_session import (
     DATA_RANKS,
@@ -339,7 +339,7 @@ def open_dsv4(runner: ModelRunner, config: EngineConfig) -> Any:
     return module.DeepseekV4AttnBackend(runner)
 
 
-class Dsv4Session(DecodeSession):
+class Dsv4Session(CompressedSession, DecodeSession):
     """One backend and one decode runner with its captured graphs."""
 
     model_class: type[LookingModel] = LookingModel
@@ -398,19 +398,6 @@ class Dsv4Session(DecodeSession):
     def _describe(self, model: Any) -> None:
         """What the model's config says beside the shapes."""
         describe_topk(model, self._config)
-
-    def _write_past(self, batch: Batch) -> None:
-        super()._write_past(batch)
-        self._compressor.begin()
-        self._batch = batch
-
-    def promised_outputs(self, mode: Mode) -> tuple[str, ...]:
-        found = super().promised_outputs(mode)
-        return (*found, *promised_of_compressor(self._config)) if found else ()
-
-    def shown_outputs(self) -> dict[str, torch.Tensor]:
-        found = super().shown_outputs()
-        return {**found, **self._compressor.outputs(self._batch)} if found else {}
 
     def _prepare_eagerly(self) -> None:
         super()._prepare_eagerly()

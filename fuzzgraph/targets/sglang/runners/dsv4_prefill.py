@@ -18,13 +18,13 @@ from typing import Any
 
 import torch
 
-from fuzzgraph.case import EngineConfig, Mode
-from fuzzgraph.compressor_layer import promised_of_compressor
+from fuzzgraph.case import EngineConfig
 from fuzzgraph.observation import Field
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.sglang.attention_model import PrefillModel
 from fuzzgraph.targets.sglang.backends.dsv4 import Dsv4Target, describe_topk, open_dsv4
 from fuzzgraph.targets.sglang.compressed_model import CompressedModel
+from fuzzgraph.targets.sglang.compressed_session import CompressedSession
 from fuzzgraph.targets.sglang.compressor_memory import CompressorMemory
 from fuzzgraph.targets.sglang.excuses.deepseek import DSV4_PREFILL_EXCUSES
 from fuzzgraph.targets.sglang.excuses.prefill import PREFILL_EXCUSES
@@ -37,7 +37,6 @@ from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 from fuzzgraph.targets.sglang.stubs.planned_topk import chosen_topk
 from fuzzgraph.targets.sglang.stubs.platform import cuda_server, in_environment
 from fuzzgraph.targets.sglang.stubs.scores_memory import memory_for_scores
-from fuzzgraph.world import Batch
 
 __all__ = ["Dsv4PrefillTarget"]
 
@@ -85,7 +84,7 @@ class PromptsModel(PrefillModel):
     kind = PromptedModel
 
 
-class Dsv4PrefillSession(PrefillSession):
+class Dsv4PrefillSession(CompressedSession, PrefillSession):
     """An opened runner on the engine's backend."""
 
     attention = "dsv4"
@@ -106,19 +105,6 @@ class Dsv4PrefillSession(PrefillSession):
         backend = open_dsv4(runner, self._config)
         self._compressor = CompressorMemory(runner.token_to_kv_pool, self._config)
         return backend
-
-    def _write_past(self, batch: Batch) -> None:
-        super()._write_past(batch)
-        self._compressor.begin()
-        self._batch = batch
-
-    def promised_outputs(self, mode: Mode) -> tuple[str, ...]:
-        found = super().promised_outputs(mode)
-        return (*found, *promised_of_compressor(self._config)) if found else ()
-
-    def shown_outputs(self) -> dict[str, torch.Tensor]:
-        found = super().shown_outputs()
-        return {**found, **self._compressor.outputs(self._batch)} if found else {}
 
     def _attention_metadata(self) -> dict[str, torch.Tensor]:
         return {}
