@@ -17,3 +17,8 @@ def set_among(config: EngineConfig | Mapping[str, Any], names: Iterable[str]) ->
     """
     value = config.__getitem__ if isinstance(config, Mapping) else partial(getattr, config)
     return [name for name in names if value(name) != DIMENSIONS[name].default]
+
+
+def also(config: EngineConfig, names: Iterable[str]) -> str:
+    """How a refusal goes on with these fields: ", name=value" for each."""
+    return "".join(f", {name}={getattr(config, name)!r}" for name in names)

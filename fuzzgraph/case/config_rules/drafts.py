@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fuzzgraph.case.config_rules.beside import set_among
+from fuzzgraph.case.config_rules.beside import also, set_among
 from fuzzgraph.case.config_rules.refusal import refuse
 from fuzzgraph.case.model import BOUNDS_OF_KEYS, EngineConfig
 
@@ -79,8 +79,7 @@ def check_verify_budget(config: EngineConfig) -> None:
             "config.verify_budget",
             config.verify_budget,
             "needs modes=['target_verify'], spec_topk=1 and drafts of another model; got "
-            f"{list(config.modes)}, spec_topk={config.spec_topk}"
-            + "".join(f", {name}={getattr(config, name)!r}" for name in others),
+            f"{list(config.modes)}, spec_topk={config.spec_topk}" + also(config, others),
             "Change them, or use 'none'.",
         )
 

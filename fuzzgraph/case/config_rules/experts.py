@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fuzzgraph.case.config_rules.beside import set_among
+from fuzzgraph.case.config_rules.beside import also, set_among
 from fuzzgraph.case.config_rules.refusal import refuse
 from fuzzgraph.case.model import EngineConfig
 
@@ -69,8 +69,7 @@ def _check_quantised_experts(config: EngineConfig) -> None:
             "config.expert_quantisation",
             config.expert_quantisation,
             "needs experts in half precision without biases or adapters; got "
-            f"num_experts={config.num_experts}, dtype={config.dtype!r}"
-            + "".join(f", {name}={getattr(config, name)!r}" for name in others),
+            f"num_experts={config.num_experts}, dtype={config.dtype!r}" + also(config, others),
             "Change them, or use 'none'.",
         )
 
@@ -105,8 +104,7 @@ def _check_expert_copies(config: EngineConfig) -> None:
             copies,
             f"must be at most num_experts={experts}, a multiple of ep_size={config.ep_size}, of "
             "plain experts on one data-parallel rank; got "
-            f"dp_size={config.dp_size}"
-            + "".join(f", {name}={getattr(config, name)!r}" for name in others),
+            f"dp_size={config.dp_size}" + also(config, others),
             "Change one of them, or use 0.",
         )
 
@@ -121,8 +119,7 @@ def _check_shared_expert(config: EngineConfig) -> None:
             "config.shared_experts",
             kind,
             "needs experts without biases, adapters or quantisation; got "
-            f"num_experts={config.num_experts}"
-            + "".join(f", {name}={getattr(config, name)!r}" for name in others),
+            f"num_experts={config.num_experts}" + also(config, others),
             "Change them, or use 'none'.",
         )
     if kind == "apart" and 16 % config.ep_size:
