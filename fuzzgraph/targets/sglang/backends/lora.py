@@ -52,7 +52,7 @@ from fuzzgraph.targets.sglang.experts_beside_ranks import around_modules
 from fuzzgraph.targets.sglang.forward_batch.gathered_tokens import load_model_runner, pad_for_all
 from fuzzgraph.targets.sglang.release import SGLANG, engine_module, has_module, is_before
 from fuzzgraph.targets.sglang.stubs.adapter_ranks import AdapterRanks, name_of
-from fuzzgraph.targets.sglang.stubs.custom_all_reduce import asks_for_all_reduce
+from fuzzgraph.targets.sglang.stubs.custom_all_reduce import with_custom_all_reduce
 from fuzzgraph.targets.sglang.stubs.fused_experts import (
     MODULES,
     SETTINGS,
@@ -439,9 +439,6 @@ class LoraTarget(TritonTarget):
         if getattr(kernels, "supports_dp_attention", False):
             SGLANG.load(*around_modules())
             load_model_runner()
-            decodes = "decode" in self.capabilities.modes
-            self.capabilities = self.capabilities.replace(
-                custom_all_reduce=decodes and asks_for_all_reduce()
-            )
+            self.capabilities = with_custom_all_reduce(self.capabilities)
         else:
             self.capabilities = self.capabilities.replace(max_dp_size=1)

@@ -58,7 +58,7 @@ from fuzzgraph.targets.sglang.release import (
     has_module,
     is_before,
 )
-from fuzzgraph.targets.sglang.stubs.custom_all_reduce import asks_for_all_reduce
+from fuzzgraph.targets.sglang.stubs.custom_all_reduce import with_custom_all_reduce
 from fuzzgraph.targets.sglang.stubs.expert_places import (
     PLACES,
     keep_places,
@@ -420,10 +420,7 @@ class MoeTarget(TritonTarget):
         if is_before(_RANKS_SINCE):
             self.capabilities = self.capabilities.replace(max_dp_size=1)
         super().load()
-        decodes = "decode" in self.capabilities.modes
-        self.capabilities = self.capabilities.replace(
-            custom_all_reduce=decodes and asks_for_all_reduce()
-        )
+        self.capabilities = with_custom_all_reduce(self.capabilities)
         with cuda_on_cpu():
             quantised = has_quantised_experts()
             more = QUANTISED_MODULES if quantised else ()

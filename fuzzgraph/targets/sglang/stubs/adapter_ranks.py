@@ -22,7 +22,7 @@ from fuzzgraph.errors import EngineError
 from fuzzgraph.expert_layer import rank_sizes, tokens_of_ranks
 from fuzzgraph.targets.sglang.stubs.tp_groups import (
     Group,
-    live_rows,
+    live_rows_of_others,
     starts_in_sum,
     sum_of_ranks,
 )
@@ -113,8 +113,7 @@ class AdapterRanks(Group):
     def _all_reduce_in_place(self, part: torch.Tensor) -> None:
         self.starts.copy_(starts_in_sum(self._sizes, len(part)))
         if part.is_floating_point():
-            ranks = torch.arange(self.world_size, device=part.device)
-            others = live_rows(self._sizes, self._rows.shape[1]) & (ranks[:, None] != self.rank)
+            others = live_rows_of_others(self._sizes, self._rows.shape[1], self.rank)
             part.copy_(sum_of_ranks(part, self._rows, others, self.starts))
         else:
             self._add_slots(part)

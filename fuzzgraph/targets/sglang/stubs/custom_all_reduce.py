@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.targets.sglang.release import engine_module
 
@@ -25,6 +26,9 @@ def custom_all_reduce(config: EngineConfig) -> Any:
     return made
 
 
-def asks_for_all_reduce() -> bool:
-    """Whether this release gathers by a sum what the communicator takes."""
-    return hasattr(engine_module(_DATA_RANKS), "_decode_sum_len_fits_custom_all_reduce")
+def with_custom_all_reduce(can: Capabilities) -> Capabilities:
+    """A target's, with one where it has decodes and this release gathers by a sum what the
+    communicator takes."""
+    ranks = engine_module(_DATA_RANKS)
+    sums = hasattr(ranks, "_decode_sum_len_fits_custom_all_reduce")
+    return can.replace(custom_all_reduce=sums and "decode" in can.modes)

@@ -25,6 +25,7 @@ from fuzzgraph.splitmix import hash_quarters
 from fuzzgraph.targets.sglang.stubs.tp_groups import (
     Group,
     live_rows,
+    live_rows_of_others,
     starts_in_sum,
     sum_of_ranks,
 )
@@ -106,13 +107,13 @@ class ExpertRanks(Group):
 
     def all_reduce(self, part: torch.Tensor) -> torch.Tensor:
         """The sum of what all ranks have, each where its tokens lie and zero elsewhere."""
-        ranks, most = self._rows.shape[:2]
-        live = live_rows(self._sizes, most)
+        most = self._rows.shape[1]
         if self.exchanged == "parts":
+            live = live_rows(self._sizes, most)
             return sum_of_ranks(part, self._parts, live, self.starts)
         self.starts.copy_(starts_in_sum(self._sizes, len(part)))
-        others = torch.arange(ranks, device=part.device)[:, None] != self.rank
-        return sum_of_ranks(part, self._rows, live & others, self.starts)
+        others = live_rows_of_others(self._sizes, most, self.rank)
+        return sum_of_ranks(part, self._rows, others, self.starts)
 
     def reduce_scatter_tensor(self, output: torch.Tensor, part: torch.Tensor) -> None:
         """This rank's share of the sum, where all have as many rows."""

@@ -26,7 +26,7 @@ from fuzzgraph.language_head import (
 )
 from fuzzgraph.targets.sglang.stubs.tp_groups import (
     Group,
-    live_rows,
+    live_rows_of_others,
     rows_of_ranks,
     sum_of_ranks,
     with_own_storage,
@@ -72,10 +72,8 @@ class HeadRanks(Group):
 
     def all_reduce(self, part: torch.Tensor) -> torch.Tensor:
         """The sum of what all ranks have, each where its tokens lie and zero elsewhere."""
-        ranks, most = self._rows.shape[:2]
-        others = torch.arange(ranks, device=part.device)[:, None] != self.rank
-        live = live_rows(self._sizes, most) & others
-        self._gathered = sum_of_ranks(part, self._rows, live, self._starts)
+        others = live_rows_of_others(self._sizes, self._rows.shape[1], self.rank)
+        self._gathered = sum_of_ranks(part, self._rows, others, self._starts)
         return self._gathered
 
     def all_gather(self, part: torch.Tensor, dim: int = -1) -> torch.Tensor:

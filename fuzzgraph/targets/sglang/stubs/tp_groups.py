@@ -181,6 +181,12 @@ def live_rows(sizes: torch.Tensor, most: int) -> torch.Tensor:
     return torch.arange(most, device=sizes.device)[None, :] < sizes[:, None]
 
 
+def live_rows_of_others(sizes: torch.Tensor, most: int, rank: int) -> torch.Tensor:
+    """The same, but for none of this rank's."""
+    others = torch.arange(len(sizes), device=sizes.device)[:, None] != rank
+    return live_rows(sizes, most) & others
+
+
 def starts_in_sum(sizes: torch.Tensor, rows: int) -> torch.Tensor:
     """[ranks] where the tokens of each rank begin among rows that are summed: behind those of the
     ranks before it, or, in a graph, behind as many rows of each as the graph has.
