@@ -15,7 +15,6 @@ from typing import Any, Literal
 
 import torch
 
-from fuzzgraph.adapted_experts import ADAPTED_EXPERTS
 from fuzzgraph.adapted_layer import (
     ADAPTED,
     ADAPTED_INPUT,
@@ -25,7 +24,8 @@ from fuzzgraph.adapted_layer import (
 )
 from fuzzgraph.case import EngineConfig, Mode, captured_size
 from fuzzgraph.case.adapters import most_adapters
-from fuzzgraph.expert_layer import rank_sizes
+from fuzzgraph.data_ranks import rank_sizes
+from fuzzgraph.experts.adapted import ADAPTED_EXPERTS
 from fuzzgraph.fields import ADAPTER_POOLS
 from fuzzgraph.handover import Excuse
 from fuzzgraph.observation import Field, PaddingRule

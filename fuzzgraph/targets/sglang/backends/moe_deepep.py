@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.expert_layer import UNQUANTISED
+from fuzzgraph.experts.weights import UNQUANTISED
 from fuzzgraph.observation import Field
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.offline import fields as common
