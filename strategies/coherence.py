@@ -35,6 +35,7 @@ from fuzzgraph.strategies.coherent_ranks import (
     experts,
     later_stage,
     ranks_that_share_drafts,
+    ranks_that_share_prompts,
     two_batches,
 )
 from fuzzgraph.strategies.coherent_states import (
@@ -154,6 +155,7 @@ def coherent(fields: Fields, can: Capabilities, draws: Draws, pins: Pins = ()) -
         data_ranks(fields, can, draws)
     if "attn_tp_size" not in dict(pins):
         ranks_that_share_drafts(fields, can, draws)
+    ranks_that_share_prompts(fields, can, pins, draws)
     adapters(fields, can, draws)
     if can.experts:
         experts(fields, can, pins, draws)

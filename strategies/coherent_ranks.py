@@ -81,6 +81,25 @@ def ranks_that_share_drafts(fields: Fields, can: Capabilities, draws: Draws) -> 
             fields["draft_tokens"] += 1
 
 
+def ranks_that_share_prompts(fields: Fields, can: Capabilities, pins: Pins, draws: Draws) -> None:
+    """Several attention ranks in a third of the prompts beside other data-parallel ranks, where
+    these can share the largest graph, and a smaller graph of tokens that they cannot share: the
+    engine rounds it up."""
+    pinned = {"attn_tp_size", "capture_tokens"} & dict(pins).keys()
+    if fields["dp_size"] == 1 or fields["modes"] != ("prefill",) or pinned:
+        return
+    *smaller, largest = fields["capture_tokens"]
+    ranks, within = fields["attn_tp_size"], min(can.max_tp_size, largest // 2)
+    shared = [size for size in (2, 4) if size <= within and not largest % size]
+    if ranks == 1 and shared and draws.percent("attn_tp_size", 33):
+        ranks = fields["attn_tp_size"] = draws.pick("attn_tp_size", shared)
+        fields["attn_tp_rank"] = draws.below("attn_tp_rank", ranks)
+    if 1 < ranks <= largest // 2 and not largest % ranks:
+        even = [size for size in smaller if not size % ranks]
+        one = draws.pick("capture_tokens", even) if even else largest - ranks
+        fields["capture_tokens"] = tuple(sorted({*smaller, largest, one + 1} - {one}))
+
+
 def two_batches(fields: Fields, can: Capabilities, draws: Draws) -> None:
     """Batches cut in two in a third of the configs with several data-parallel ranks, for a target
     that cuts them. A server captures even sizes then, which ranks share as without it."""

@@ -13,8 +13,10 @@ from fuzzgraph.targets.sglang.runners.prefill_cuda_graph_runner import BREAKABLE
 from fuzzgraph.targets.sglang.runners.prefill_session import PrefillSession
 from fuzzgraph.world import Batch
 from tests.targets.sglang.changed_lines import changed_method
+from tests.targets.sglang.planted import with_a_line_changed
 
 _INFO = "sglang.srt.model_executor.forward_batch_info"
+_COMMON = "sglang.srt.utils.common"
 
 
 class _Changed(PrefillTarget):
@@ -71,3 +73,14 @@ def idle_reads() -> PrefillTarget:
     """The request that stands for an idle rank's tokens reads what a request has cached."""
     line = "self.extend_prefix_lens = torch.zeros("
     return _Changed("prepare_mlp_sync_batch", line, line.replace("zeros", "ones"))
+
+
+def uneven_sizes() -> PrefillTarget:
+    """Sizes of graphs are not rounded up to what ranks with the same prompts can share."""
+    return with_a_line_changed(
+        lambda: PrefillTarget("sglang-breakable-prefill", BREAKABLE.name),
+        _COMMON,
+        "get_cuda_graph_batch_size_alignment",
+        "gathered_buffer_required = require_gathered_buffer()",
+        "pass",
+    )()

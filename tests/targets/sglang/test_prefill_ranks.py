@@ -26,6 +26,7 @@ FOUND = {
     "idle_reads": ("footprint", "kv_indices_ptr"),
 }
 """Planted bug -> the finding that names it."""
+COUNT = ("contract", "num_token_non_padded")
 STATES = "req_to_token_pool.mamba_pool.mamba_cache.temporal"
 SINCE = {"breakable": "0.5.17", "full": "0.5.19"}
 """Kind of graphs -> first release whose ranks agree on one."""
@@ -51,6 +52,22 @@ FULL = ranks(step(8, 3, 1), step(2, 2, 2, cached=8), step(4, 4, 1, cached=2, req
 """This rank fills each graph, so that nothing is padded for the others."""
 PADDED = ranks(step(8, 3, 1), step(3, 5, 1, cached=8), step(1, 4, 1, cached=2, request=1))
 IDLE = ranks(step(8, 3, 1), step(0, 3, 1), step(2, 2, 2, cached=8), step(0, 8, 8))
+
+
+def shared(case: Case, *sizes: int, **more: object) -> Case:
+    """Each data-parallel rank is two that share heads, and this one is their second."""
+    config = msgspec.structs.replace(
+        case.config,
+        attn_tp_size=2,
+        attn_tp_rank=1,
+        capture_tokens=sizes or case.config.capture_tokens,
+        **more,
+    )
+    return validate(msgspec.structs.replace(case, config=config))
+
+
+UNEVEN = shared(ranks(step(8, 3, 1), step(2, 2, 2, cached=8)), 3, 8)
+"""Graphs of three tokens, which two ranks cannot share: the engine makes them graphs of four."""
 
 
 def named(workers: Workers, version: str, case: Case, target: str) -> set[tuple[str, str]]:
@@ -140,10 +157,58 @@ def test_ranks_of_a_release_that_agrees_on_no_graph_are_left_out(
     assert f"prefills of data-parallel ranks take graphs from sglang {SINCE[kind]} on" in said
 
 
+@pytest.mark.parametrize(
+    ("target", "version"),
+    [("breakable", "0.5.17"), ("breakable", "0.5.23"), ("full", "0.5.19"), ("full", "0.5.23")],
+)
+def test_ranks_that_share_heads_are_silent_beside_others(
+    workers: Workers, target: str, version: str
+) -> None:
+    case = shared(of_kind(FULL, target))
+    assert workers.findings(version, case, f"sglang-{target}-prefill") == ()
+
+
+@pytest.mark.parametrize(("target", "version"), [("gdn", "0.5.23"), ("kda", "0.5.21")])
+def test_ranks_that_share_recurrent_heads_are_silent_beside_others(
+    workers: Workers, target: str, version: str
+) -> None:
+    case = shared(recurrent(FULL))
+    assert workers.findings(version, case, f"sglang-{target}-prefill") == ()
+
+
+@pytest.mark.parametrize(("version", "miscounts"), [("0.5.21", True), ("0.5.22", False)])
+def test_beside_others_too_ranks_share_what_is_rounded_up_for_them_from_0_5_22_on(
+    workers: Workers, version: str, miscounts: bool
+) -> None:
+    found = named(workers, version, UNEVEN, "sglang-breakable-prefill")
+    assert (COUNT in found) is miscounts
+
+
+def test_sizes_that_ranks_cannot_share_are_found(workers: Workers) -> None:
+    assert COUNT in named(workers, "0.5.23", UNEVEN, f"{MUTANTS}uneven_sizes")
+
+
 @pytest.mark.parametrize("name", FOUND)
 def test_a_changed_line_is_found(workers: Workers, name: str) -> None:
     case = IDLE if name.startswith("idle") else PADDED
     assert FOUND[name] in named(workers, "0.5.23", case, f"{MUTANTS}{name}")
+
+
+@pytest.mark.parametrize(("kind", "version"), [("breakable", "0.5.22"), ("full", "0.5.23")])
+def test_generated_cases_of_ranks_that_share_heads_show_nothing_else(
+    workers: Workers, kind: str, version: str
+) -> None:
+    target = f"sglang-{kind}-prefill"
+
+    def shared_prompts(config: EngineConfig) -> bool:
+        within = max(config.capture_tokens) <= config.max_context_len
+        alone = not (config.swa_window or config.layer_types)
+        return within and alone and config.dp_size > 1 and config.attn_tp_size > 1
+
+    drawn = generated(target, shared_prompts, blocks=9, each=100, enough=20)
+    assert len(drawn) >= 20
+    found = set[tuple[str, str]]().union(*(named(workers, version, case, target) for case in drawn))
+    assert found == {UNWRITTEN}
 
 
 @pytest.mark.parametrize(

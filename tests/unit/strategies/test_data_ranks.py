@@ -147,6 +147,13 @@ def test_a_tenth_of_the_verifies_beside_other_ranks_has_drafts_that_ranks_cannot
     assert 10 * len(apart) > len(beside) > 0
 
 
+def test_a_fifth_of_the_prompts_beside_other_ranks_has_a_graph_that_ranks_cannot_share() -> None:
+    found = drawn(PROMPTS.replace(max_tp_size=4), 300)
+    beside = [case.config for case in found if case.config.dp_size > 1]
+    apart = [c for c in beside if any(size % c.attn_tp_size for size in c.capture_tokens[:-1])]
+    assert 5 * len(apart) > len(beside) > 0
+
+
 def test_a_target_without_other_ranks_gets_none() -> None:
     alone = drawn(CAN.replace(max_dp_size=1, idle_alone=True), 100)
     assert all(case.config.dp_size == 1 for case in alone)

@@ -259,7 +259,6 @@ class DeltaNetPrefillTarget(RecurrentTarget, PrefillTarget):
             dtypes=self.dtypes,
             max_context_len=self.positions,
             images=False,
-            max_tp_size=1,
             row_mixings=("none",),
             recurrent_state=True,
             recurrent_only=True,
@@ -270,7 +269,7 @@ class DeltaNetPrefillTarget(RecurrentTarget, PrefillTarget):
         )
         if not self.data_ranks:
             self.capabilities = self.capabilities.replace(
-                modes=("prefill",), max_dp_size=1, idle_alone=True
+                modes=("prefill",), max_tp_size=1, max_dp_size=1, idle_alone=True
             )
 
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> DeltaNetPrefillSession:
@@ -353,6 +352,10 @@ class LightningPrefillTarget(DeltaNetPrefillTarget):
     session = LightningPrefillSession
     recurrent_modules = (BAILING, LIGHTNING_BACKEND)
     dtypes = _ANY_DTYPE
+
+    def __init__(self, name: str, kind: str = BREAKABLE.name) -> None:
+        super().__init__(name, kind)
+        self.capabilities = self.capabilities.replace(max_tp_size=1)  # a model's heads are one's
 
     def modules(self) -> tuple[str, ...]:
         demand_release(*BESIDE_TRITON, self.name)

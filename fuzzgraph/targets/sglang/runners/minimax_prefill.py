@@ -117,7 +117,6 @@ class MinimaxPrefillTarget(PrefillTarget):
                 "page_sizes": MINIMAX.page_sizes,
                 "max_head_dim": 128,
                 "images": False,
-                "max_tp_size": 1,
                 "row_mixings": ("none",),
             }
         )
