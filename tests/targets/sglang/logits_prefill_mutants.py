@@ -98,6 +98,10 @@ hidden_states_not_asked_for = _planted(
     "capture_hidden_mode=forward_batch.capture_hidden_mode,",
     "capture_hidden_mode=type(forward_batch.capture_hidden_mode)(0),",
 )  # fmt: skip
+shared_whatever_it_holds = _planted(
+    f"{_RUNNER}:PrefillCudaGraphRunner", "_next_token_logits_buffer",
+    "rows > graph_shared_output.max_rows", "rows > rows",
+)  # fmt: skip
 logits_of_one_request = _in_full_graphs(
     f"{_RUNNER}:PrefillCudaGraphRunner", "_trim_logits_output",
     "logits_rows = self.raw_bs if", "logits_rows = 1 if",

@@ -110,3 +110,28 @@ def test_older_releases_make_logprobs_of_prompts_without_a_graph(
     """A row that is cached too takes no graph either; what it is given is judged all the same."""
     asked = prompts("breakable", **ASKS, returned_hidden="full")
     assert found(workers, version, asked, BREAKABLE) == set()
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("version", "graphs"),
+    [("0.5.16", "breakable"), ("0.5.19", "breakable"), (NEWEST, "breakable"), (NEWEST, "full")],
+)
+@pytest.mark.parametrize("sizes", [(1, 2), (4,)], ids=["more rows", "fewer rows"])
+def test_logits_lie_in_the_buffer_that_decodes_have_where_it_has_as_many_rows(
+    workers: Workers, version: str, graphs: str, sizes: tuple[int, ...]
+) -> None:
+    """It has as many as the largest decode graph."""
+    target = BREAKABLE if graphs == "breakable" else FULL
+    for settings in ({}, {"prompt_logprobs": "whole"}):
+        of = prompts(graphs, capture_bs=sizes, **settings)
+        assert found(workers, version, of, target) == set()
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+def test_more_logits_than_that_buffer_holds_are_found(workers: Workers) -> None:
+    of = prompts("breakable", capture_bs=(1, 2))
+    (one,) = workers.findings(NEWEST, of, f"{MUTANTS}shared_whatever_it_holds")
+    assert one.clause == "survives" and "shared logits buffer holds 2 rows" in one.message

@@ -25,6 +25,7 @@ from fuzzgraph.prompt_head import (
     asked_tokens,
     top_counts,
 )
+from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu
 from fuzzgraph.targets.sglang.backends.logits import RETURNING, as_on_cuda, load_head
 from fuzzgraph.targets.sglang.backends.triton import OF_ONE_RANK
 from fuzzgraph.targets.sglang.decode_session import DATA_RANKS
@@ -36,6 +37,7 @@ from fuzzgraph.targets.sglang.runners.prefill_cuda_graph_runner import FULL
 from fuzzgraph.targets.sglang.runners.prefill_session import PrefillSession
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 from fuzzgraph.targets.sglang.stubs.platform import in_environment
+from fuzzgraph.targets.sglang.stubs.shared_logits import load_shared_logits, shared_logits
 from fuzzgraph.targets.sglang.target import SglangTarget
 from fuzzgraph.world import Batch
 
@@ -69,6 +71,12 @@ class _BehindHead(PrefillSession):
         with _chunked(self._config):
             self._model.head.open_head(runner.configuration.everyone)
         return backend
+
+    def capture(self) -> None:
+        self._use()
+        with self.engine_runs():
+            self._model_runner.graph_shared_output = shared_logits(self._model_runner)
+        super().capture()
 
     def _asked(self, batch: Batch) -> Mapping[str, Any]:
         mode = _HIDDEN_MODES[self._config.returned_hidden]
@@ -168,6 +176,8 @@ class _WithHead(SglangTarget):
     def load(self) -> None:
         super().load()
         self.capabilities = load_head(self.capabilities)
+        with cuda_on_cpu():
+            load_shared_logits()
 
 
 class LogitsPrefillTarget(_WithHead, PrefillTarget):
