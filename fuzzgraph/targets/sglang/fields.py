@@ -35,7 +35,8 @@ _COUNT = f"{_REGISTRY}: num_token_non_padded by compute_local_num_token_non_padd
 
 
 RANK_COUNTS = ("global_num_tokens_gpu", "global_num_tokens_for_logprob_gpu")
-"""Buffers with a count for each data-parallel rank: inside a graph all have its padded tokens."""
+"""Buffers with a count for each data-parallel rank: inside a graph all have its padded tokens. A
+rank that shares heads alone has one, of the tokens that its like share."""
 
 
 def _of_ranks(name: str) -> Field:
@@ -141,7 +142,7 @@ def input_names(config: EngineConfig) -> tuple[str, ...]:
     names.append("out_cache_loc")
     if max(config.attn_tp_size, config.dp_size, config.ep_size) > 1:
         names.append("num_token_non_padded")
-    if config.dp_size > 1:
+    if max(config.attn_tp_size, config.dp_size) > 1:
         names += RANK_COUNTS
     if config.max_encoder_len:
         names.append("encoder_lens")

@@ -8,9 +8,9 @@ from fuzzgraph.case import EngineConfig
 from fuzzgraph.targets.sglang.runners.cpu_graph_runner import CpuGraphTarget
 from fuzzgraph.targets.sglang.runners.decode_input_buffers import BufferTarget
 from tests.targets.sglang.changed_lines import change_line
-from tests.targets.sglang.planted import with_changed_sessions
+from tests.targets.sglang.planted import with_a_line_changed, with_changed_sessions
 
-__all__ = ["largest_batch_declined", "padded_batches_declined", "unsliced"]
+__all__ = ["largest_batch_declined", "padded_batches_declined", "uncounted", "unsliced"]
 
 
 def _declining(line: str, other: str) -> CpuGraphTarget:
@@ -29,6 +29,17 @@ def padded_batches_declined() -> CpuGraphTarget:
 def largest_batch_declined() -> CpuGraphTarget:
     """A batch of the largest captured size has no graph."""
     return _declining("<= self.max_bs", "< self.max_bs")
+
+
+def uncounted() -> BufferTarget:
+    """A graph of ranks that share its tokens is not told at its capture how many these are."""
+    return with_a_line_changed(
+        lambda: BufferTarget("sglang-buffers", "decode"),
+        "sglang.srt.model_executor.runner.decode_cuda_graph_runner:DecodeCudaGraphRunner",
+        "_global_num_tokens_for_graph",
+        "if self.require_attn_tp_gather:",
+        "if self.require_mlp_tp_gather and self.num_dp_ranks:",
+    )()
 
 
 def unsliced() -> BufferTarget:

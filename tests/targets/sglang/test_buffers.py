@@ -76,6 +76,15 @@ def test_one_of_four_ranks_counts_its_own_tokens(workers: Workers, version: str,
 
 @pytest.mark.sglang
 @pytest.mark.slow
+def test_a_graph_that_is_not_told_what_its_ranks_share_is_found(workers: Workers) -> None:
+    target = "tests.targets.sglang.size_mutants:uncounted"
+    found = seen(workers, "0.5.23", target, (5, 6, 7, 8), capture_bs=(4, 8), attn_tp_size=4)
+    counts = "global_num_tokens_gpu", "global_num_tokens_for_logprob_gpu"
+    assert found == {("contract", name) for name in counts}
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
 @pytest.mark.parametrize("version", ["0.5.12", "0.5.23"])
 def test_a_row_without_encoder_goes_eager_and_is_no_finding(workers: Workers, version: str) -> None:
     assert seen(workers, version, _DECODE, (5, 6), max_encoder_len=4) == set()

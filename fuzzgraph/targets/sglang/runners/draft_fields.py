@@ -58,7 +58,7 @@ def draft_fields(config: EngineConfig, fill: int, extends: bool, packed: bool) -
     """
     # Where rows have all their places, they have as many keys.
     lens = "widened_lens" if extends and not packed else ""
-    unseen = {*RANK_COUNTS} - ({COUNTED} if extends else set())
+    unseen = {*RANK_COUNTS} - ({COUNTED} if extends and config.dp_size > 1 else set())
     common = [each for each in input_fields(config, fill, lens) if each.name not in unseen]
     total = fields.value("seq_lens_sum", source=_SUM)
     if not extends:
