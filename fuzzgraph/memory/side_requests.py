@@ -22,6 +22,7 @@ from typing import Any, Literal
 import torch
 from torch.overrides import TorchFunctionMode
 
+from fuzzgraph.memory.operator_facts import tensors_in
 from fuzzgraph.relays import relay
 
 Side = Literal["device", "host", ""]
@@ -81,7 +82,7 @@ class Requests(TorchFunctionMode):
         super().__init__()
         self._ask = ask
         self._side_of = side_of
-        self._call: Any = None
+        self._call: tuple[Any, tuple[Any, ...], Any] | None = None
 
     @relay
     def __torch_function__(
@@ -89,7 +90,7 @@ class Requests(TorchFunctionMode):
     ) -> Any:
         if func == _GET_DEVICE:
             return device_of(func(*args), self._side_of(args[0]))
-        outer, self._call = self._call, func
+        outer, self._call = self._call, (func, args, kwargs)
         try:
             if not kwargs:
                 return func(*args)
@@ -106,9 +107,16 @@ class Requests(TorchFunctionMode):
 
     @property
     def sees_all(self) -> bool:
-        """Whether what is asked for now was seen here: an operator that an engine registers, as all
-        Python within a call, calls torch past its modes."""
-        return self._call.__class__ is BuiltinFunctionType
+        """Whether what is asked for now is what the present call of torch asks for.
+
+        An operator that an engine registers, as all Python within a call, calls torch past its
+        modes, and what torch makes by the way lies where the call's tensors do.
+        """
+        if self._call is None:
+            return False
+        func, args, kwargs = self._call
+        made_of = tensors_in([*args, *(kwargs or {}).values()])
+        return isinstance(func, BuiltinFunctionType) and not made_of
 
 
 _GET_DEVICE = torch.Tensor.device.__get__  # type: ignore[attr-defined]

@@ -49,6 +49,9 @@ REACHED: dict[str, Callable[[], Tensor]] = {
     "memory on a device object": lambda: torch.ones(4, device=torch.zeros(1, device="cuda").device),
     "memory on a context's device": lambda: on_the_device_of_a_context(),
     "memory on the default device": by_default_device,
+    "made by the way": lambda: (
+        torch.nn.functional.one_hot(torch.zeros(4, device="cuda").long()).view(4).float()
+    ),
 }
 OUT_OF_REACH: dict[str, Callable[[], Tensor]] = {
     "no device named": lambda: torch.ones(4),
