@@ -31,13 +31,17 @@ def launched_on(x: Tensor) -> None:
     assert out.tolist() == [1.0] * 4
 
 
+def by_a_context() -> Tensor:
+    with torch.device("cuda"):
+        return torch.ones(4)
+
+
 def by_default_device() -> Tensor:
-    before = torch.get_default_device()
-    torch.set_default_device("cpu")
+    torch.set_default_device("cpu")  # as an engine names its own, which is the session's here
     try:
         return torch.ones(4)
     finally:
-        torch.set_default_device(None if before.type == "cpu" else before)
+        torch.set_default_device(None)
 
 
 REACHED: dict[str, Callable[[], Tensor]] = {
@@ -47,7 +51,7 @@ REACHED: dict[str, Callable[[], Tensor]] = {
     "a copy to the device": lambda: torch.ones(4).to("cuda"),
     "made of the device's": lambda: torch.ones_like(torch.zeros(4, device="cuda")),
     "memory on a device object": lambda: torch.ones(4, device=torch.zeros(1, device="cuda").device),
-    "memory on a context's device": lambda: on_the_device_of_a_context(),
+    "memory on a context's device": by_a_context,
     "memory on the default device": by_default_device,
     "made by the way": lambda: (
         torch.nn.functional.one_hot(torch.zeros(4, device="cuda").long()).view(4).float()
@@ -63,11 +67,6 @@ OUT_OF_REACH: dict[str, Callable[[], Tensor]] = {
     "made of the host's": lambda: torch.zeros(4) + 1,
     "on the device of the host's": lambda: torch.ones(4, device=torch.zeros(1).device),
 }
-
-
-def on_the_device_of_a_context() -> Tensor:
-    with torch.device("cuda"):
-        return torch.ones(4)
 
 
 @pytest.fixture(scope="module")
