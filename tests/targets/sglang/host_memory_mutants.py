@@ -5,16 +5,26 @@ On a CPU both hold the same numbers, and nothing that is computed differs.
 
 from __future__ import annotations
 
+from typing import Any
+
+from fuzzgraph.targets.sglang.backends.attention_backend import BackendTarget
 from fuzzgraph.targets.sglang.backends.multi_layer import LayersTarget
 from fuzzgraph.targets.sglang.backends.multi_step_draft import MultiStepDraftTarget
 from fuzzgraph.targets.sglang.backends.stepwise_draft import StepwiseDraftTarget
-from tests.targets.sglang.planted import with_a_line_changed
+from fuzzgraph.targets.sglang.backends.triton import TRITON
+from tests.targets.sglang.changed_lines import change_line
+from tests.targets.sglang.planted import with_a_line_changed, with_changed_sessions
 
 _SPARSE = "sglang.srt.layers.attention.dsa_backend:DeepseekSparseAttnMultiStepBackend"
 _LAYERS = (
     "sglang.srt.speculative.multi_layer_eagle_draft_extend_cuda_graph_runner:"
     "MultiLayerEagleDraftExtendCudaGraphRunner"
 )
+_HANDED = """bs,
+                    forward_batch.seq_lens,
+                    forward_batch.req_pool_indices,
+                    kv_indices,
+"""
 
 
 def _drafts() -> MultiStepDraftTarget:
@@ -35,3 +45,13 @@ captured_with_the_hosts_lengths = with_a_line_changed(
     "seq_lens = buffers.seq_lens[:bs]",
     "seq_lens = buffers.seq_lens_cpu[:bs]",
 )
+
+
+def eager_by_the_hosts_lengths() -> BackendTarget:
+    """A step without a graph lists keys by the lengths that the scheduler keeps on the host."""
+
+    def change(session: Any) -> None:
+        other = _HANDED.replace("seq_lens", "seq_lens_cpu")
+        change_line(session.backend, "init_forward_metadata", _HANDED, other)
+
+    return with_changed_sessions(BackendTarget("sglang-triton", TRITON, "decode"), change)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.targets.sglang.released import Workers
+from tests.targets.sglang.released import Workers, decode_case
 from tests.targets.sglang.test_draft_layers import TRITON, full
 from tests.targets.sglang.test_stepwise_drafts import drafts
 
@@ -23,3 +23,10 @@ def test_a_capture_that_launches_on_the_hosts_lengths_is_refused(workers: Worker
     (found,) = workers.findings("0.5.23", case, f"{_MUTANTS}captured_with_the_hosts_lengths")
     assert (found.oracle, found.stage) == ("survival", "capture")
     assert "argument page_kernel_lens_ptr is memory of the host" in found.message
+
+
+def test_a_step_that_launches_on_the_mirror_that_it_was_handed_is_refused(workers: Workers) -> None:
+    case = decode_case((3, 5))
+    (found,) = workers.findings("0.5.23", case, f"{_MUTANTS}eager_by_the_hosts_lengths")
+    assert (found.oracle, found.stage) == ("survival", "eager")
+    assert "is memory of the host" in found.message
