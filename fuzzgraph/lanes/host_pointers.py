@@ -3,7 +3,7 @@
 They ask the driver for the device's address of each tensor that a kernel is handed, used or not.
 Pinned memory of the host has one, and a tensor without elements is not asked for.
 
-Source: Triton 3.7.1, backends/nvidia/driver.c, `cuPointerGetAttribute` of each pointer.
+Source: Triton 3.7.1, `extractPointer` of backends/nvidia/driver.c and backends/amd/driver.c.
 """
 
 from __future__ import annotations
