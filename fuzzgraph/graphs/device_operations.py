@@ -23,7 +23,7 @@ from fuzzgraph.memory import GuardedMemory
 from fuzzgraph.memory.device_work import Stream, opened
 from fuzzgraph.memory.launches import Launch, LaunchHook
 from fuzzgraph.memory.operator_facts import Facts, facts_of, inside_of, tensors_in
-from fuzzgraph.memory.side_requests import HOST_CPU, SESSION_CPU, Side
+from fuzzgraph.memory.side_requests import device_of
 from fuzzgraph.memory.sides import Sides, works_on_host
 from fuzzgraph.memory.source_lines import innermost_source
 from fuzzgraph.memory.stream_order import ORDER
@@ -270,9 +270,6 @@ class HostCalls(TorchFunctionMode):
             ORDER.host_waits(ORDER.clock())
             self._wait()
         found = func(*args, **kwargs) if kwargs else func(*args)
-        if getattr(func, "__self__", None) is _DEVICE and found.type == "cpu":
-            return _NAMED.get(self._sides.of(args[0]), found)
+        if getattr(func, "__self__", None) is _DEVICE:
+            return device_of(found, self._sides.of(args[0]))
         return found
-
-
-_NAMED: Mapping[Side, torch.device] = {"host": HOST_CPU, "device": SESSION_CPU}

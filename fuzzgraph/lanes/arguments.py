@@ -18,6 +18,7 @@ from fuzzgraph.lanes.argument_regions import KnownMemory, RegionMap, View, view_
 from fuzzgraph.lanes.bounds_check import BoundsChecker, Grid
 from fuzzgraph.lanes.compat import round_as_described
 from fuzzgraph.lanes.handles import Handle, Tag
+from fuzzgraph.lanes.host_pointers import OutOfReach, check_pointer
 from fuzzgraph.lanes.memory import LaneMemory
 from fuzzgraph.lanes.report import LaneReport
 from fuzzgraph.lanes.types import tensor_of
@@ -36,6 +37,7 @@ class Arguments:
         regions: names memory by address.
         vouched: tensors that pointers loaded from memory may lead to.
         written: tells which elements of a tensor were written; None where that is not checked.
+        is_out_of_reach: tells of memory that no kernel reaches; None where that is not checked.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class Arguments:
         regions: RegionMap | None = None,
         vouched: Sequence[torch.Tensor] = (),
         written: Callable[[torch.Tensor], Any] | None = None,
+        is_out_of_reach: OutOfReach | None = None,
     ) -> None:
         self._kernel = kernel
         self._bound = bound
@@ -54,6 +57,7 @@ class Arguments:
         self._regions = regions
         self._vouched = vouched
         self._written = written
+        self._is_out_of_reach = is_out_of_reach
         self._views: list[View] = []
         self._tensors: list[torch.Tensor] = []
         self._found: KnownMemory | None = None
@@ -84,7 +88,11 @@ class Arguments:
             self.convert()
 
     def convert(self) -> None:
-        """Turn values into what the kernel sees; under the patched language if `described`."""
+        """Turn values into what the kernel sees; under the patched language if `described`.
+
+        Raises:
+            ValueError: a tensor lies out of the kernel's reach.
+        """
         self._views, self._tensors = [], []
         self._found = None
         constants = frozenset(self._constants)
@@ -150,6 +158,8 @@ class Arguments:
     def _pointer(self, name: str, value: Any) -> Any:
         kind = _pointer_kind(value)
         tensor = interpreter._unwrap_tensor(value)
+        if self._is_out_of_reach is not None:
+            check_pointer(self._kernel, name, tensor, self._is_out_of_reach)
         view = view_of(name, tensor, self._regions)
         view.keeps_loads = name in _KEEPS.get(self._kernel, ())
         if self._written is not None:

@@ -17,6 +17,7 @@ import torch
 from fuzzgraph.lanes.argument_regions import RegionMap
 from fuzzgraph.lanes.arguments import Arguments
 from fuzzgraph.lanes.compat import accepted_names
+from fuzzgraph.lanes.host_pointers import OutOfReach
 from fuzzgraph.lanes.launch import run_launch
 from fuzzgraph.lanes.launch_options import check_options
 from fuzzgraph.lanes.report import LaneReport
@@ -31,6 +32,7 @@ def call_kernel(
     regions: RegionMap | None = None,
     vouched: Sequence[torch.Tensor] = (),
     written: Callable[[torch.Tensor], Any] | None = None,
+    is_out_of_reach: OutOfReach | None = None,
 ) -> None:
     """Launch the kernel of a stock executor over lanes."""
     names = _argument_names(executor.fn)
@@ -51,6 +53,7 @@ def call_kernel(
         regions=regions,
         vouched=vouched,
         written=written,
+        is_out_of_reach=is_out_of_reach,
     )
     run_launch(executor, arguments, report)
     if on_device:

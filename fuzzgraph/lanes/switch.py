@@ -19,6 +19,7 @@ import torch
 from fuzzgraph.errors import UsageError
 from fuzzgraph.lanes.argument_regions import RegionMap
 from fuzzgraph.lanes.hook import CompiledWatch, ExecutorHook, stock_launch
+from fuzzgraph.lanes.host_pointers import OutOfReach
 from fuzzgraph.lanes.report import LaneReport
 from fuzzgraph.lanes.versions import TESTED_TRITON, clash_with_numpy, refusal
 
@@ -36,6 +37,8 @@ class Lanes:
         off: why every launch is left to Triton's own interpreter; "" runs them over lanes.
 
     Attributes:
+        is_out_of_reach: tells of tensors that lie where no kernel reaches, whose launch is refused;
+            None where nobody knows.
         watch: counts launches of compiled kernels while it is set.
     """
 
@@ -50,6 +53,7 @@ class Lanes:
         self.report = LaneReport()
         self.watch = CompiledWatch(self.report.count_compiled)
         self._off = off
+        self.is_out_of_reach: OutOfReach | None = None
         self.regions = regions
         self._vouched = tuple(vouched)
         # By storage, since views of one storage share its elements: one flag a byte, of which a
@@ -79,6 +83,7 @@ class Lanes:
                 regions=self.regions,
                 vouched=self._vouched,
                 written=self._written if self._fresh else None,
+                is_out_of_reach=self.is_out_of_reach,
             )
         return None
 

@@ -83,6 +83,7 @@ class Interception(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.lanes = lanes
         self.sides = Sides(arena, layout)
         """Which of the session's memory is the host's."""
+        lanes.is_out_of_reach = self.sides.is_out_of_reach
         self._launched: list[Launched] | None = None
 
     @classmethod

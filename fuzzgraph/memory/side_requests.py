@@ -5,21 +5,24 @@ Which side memory is on follows from what was asked for:
 * on the device: "cuda", `graphs.device` itself, or a name read from it (`graphs.device.type`);
 * on the host: the word "cpu", pinned memory, memory for which no device was named, `from_numpy`,
   and what `.cpu()` gave;
-* a result is on the side of the tensors that it was made of.
+* a result is on the side of the tensors that it was made of, and so is what is asked for on the
+  device of a tensor (`x.device`).
 
 Requests are watched while a session opens and captures, when buffers are made. The side of other
 memory is unknown: `.cpu()` copies it, `.to(device)` does what torch does. A new
-`torch.device("cpu")` object, such as `x.device`, names no side either.
+`torch.device("cpu")` object names no side either, and neither does `x.device` of such memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import BuiltinFunctionType
 from typing import Any, Literal
 
 import torch
 from torch.overrides import TorchFunctionMode
 
+from fuzzgraph.memory.operator_facts import tensors_in
 from fuzzgraph.relays import relay
 
 Side = Literal["device", "host", ""]
@@ -30,6 +33,9 @@ SESSION_CPU = torch.device("cpu")
 
 HOST_CPU = torch.device("cpu")
 """What `x.device` of host memory is where host and device are told apart; compared by identity."""
+
+DEVICE_OF: Mapping[Side, torch.device] = {"host": HOST_CPU, "device": SESSION_CPU}
+"""What `x.device` is for memory of a known side."""
 
 # Code that writes "cpu" names the host; a name read from SESSION_CPU names the device. The two
 # strings are equal, so they are told apart by identity: Python interns a word that is written out
@@ -65,26 +71,60 @@ class Requests(TorchFunctionMode):
 
     Args:
         ask: takes the side and returns the one it took before, to be put back after the call.
+        side_of: tells the side of a tensor whose device is asked for.
     """
 
-    def __init__(self, ask: Callable[[Side | None], Side | None]) -> None:
+    def __init__(
+        self,
+        ask: Callable[[Side | None], Side | None],
+        side_of: Callable[[torch.Tensor], Side],
+    ) -> None:
         super().__init__()
         self._ask = ask
+        self._side_of = side_of
+        self._call: tuple[Any, tuple[Any, ...], Any] | None = None
 
     @relay
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        if not kwargs:
-            return func(*args)
-        wanted = _side_wanted(kwargs)
-        if wanted is None:
-            return func(*args, **kwargs)
-        before = self._ask(wanted)
+        if func == _GET_DEVICE:
+            return device_of(func(*args), self._side_of(args[0]))
+        outer, self._call = self._call, (func, args, kwargs)
         try:
-            return func(*args, **kwargs)
+            if not kwargs:
+                return func(*args)
+            wanted = _side_wanted(kwargs)
+            if wanted is None:
+                return func(*args, **kwargs)
+            before = self._ask(wanted)
+            try:
+                return func(*args, **kwargs)
+            finally:
+                self._ask(before)
         finally:
-            self._ask(before)
+            self._call = outer
+
+    @property
+    def sees_all(self) -> bool:
+        """Whether what is asked for now is what the present call of torch asks for.
+
+        An operator that an engine registers, as all Python within a call, calls torch past its
+        modes, and what torch makes by the way lies where the call's tensors do.
+        """
+        if self._call is None:
+            return False
+        func, args, kwargs = self._call
+        made_of = tensors_in([*args, *(kwargs or {}).values()])
+        return isinstance(func, BuiltinFunctionType) and not made_of
+
+
+_GET_DEVICE = torch.Tensor.device.__get__  # type: ignore[attr-defined]
+
+
+def device_of(found: torch.device, side: Side) -> torch.device:
+    """What code is told that asks for a tensor's device, where two sides are told apart."""
+    return DEVICE_OF.get(side, found) if found.type == "cpu" else found
 
 
 def _side_wanted(kwargs: dict[str, Any]) -> Side | None:

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from typing import Any
 
 import torch
+from torch.utils import _device as _default
 
 from fuzzgraph.memory.arena import Arena
 from fuzzgraph.memory.operator_facts import Facts, tensors_in
@@ -43,7 +44,7 @@ class Sides:
         self._one_memory = arena.device is SESSION_CPU
         self._wanted: Side | None = None
         self._apart = False
-        self._requests = Requests(self._ask)
+        self._requests = Requests(self._ask, self.of)
         self._transfers = Transfers(self.of, self.put, self._ask)
 
     def separate(self, *, watched: bool = False) -> AbstractContextManager[object]:
@@ -78,6 +79,16 @@ class Sides:
             return getattr(storage, _PINNED, False)
         region = self._layout.region_of(tensor)
         return region is not None and region.pinned
+
+    def is_out_of_reach(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor lies, for certain, where no kernel of a device reaches: on the host, and
+        not pinned."""
+        storage = tensor.untyped_storage()
+        if storage._cdata != self._storage:
+            on_host = getattr(storage, _ATTRIBUTE, "") == "host"
+            return on_host and not getattr(storage, _PINNED, False)
+        region = self._layout.region_of(tensor)
+        return region is not None and region.side == "host" and not region.pinned
 
     @property
     def wanted(self) -> Side | None:
@@ -115,11 +126,17 @@ class Sides:
         elif (region := self._layout.region_of(tensor)) is not None:
             region.side, region.pinned = side, pinned
 
+    @property
+    def _sees_requests(self) -> bool:
+        """Whether it is known that a call names no device."""
+        # A default device that an engine has set is no argument of any call.
+        return self._requests.sees_all and _default.CURRENT_DEVICE is None
+
     def _inherited(self, facts: Facts, args: tuple[Any, ...], kwargs: Any) -> Side:
         """The side of a result for which no device was named: torch's default is the host."""
         tensors = tensors_in([*args, *(kwargs or {}).values()])
         if facts.is_lift or not tensors:
-            return "host"
+            return "host" if self._sees_requests else ""
         # Scalars do not count: torch takes a host scalar beside device tensors.
         sides = {self.of(tensor) for tensor in tensors if tensor.dim()}
         if "device" in sides:

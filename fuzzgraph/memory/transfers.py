@@ -68,10 +68,15 @@ class Transfers:
     @relay
     def to(self, x: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
         """As `Tensor.to`."""
-        wanted = self._destination(args, kwargs)
-        if not wanted:
-            return _TO(x, *args, **kwargs)
+        named = kwargs.get("device", kwargs.get("other", args[0] if args else None))
+        wanted = self.side_of(named) if isinstance(named, torch.Tensor) else side_named(named)
         held = self.side_of(x)
+        if not wanted:
+            made = _TO(x, *args, **kwargs)
+            names_none = named is None or isinstance(named, torch.dtype)
+            if held == "host" and names_none and not self.side_of(made):
+                self.put(made, held)  # converted where it lies
+            return made
         # Memory of unknown side moved to the device is left to torch: a copy would be wrong if it
         # is the device's already.
         if held == wanted or (wanted == "device" and not held):
@@ -92,10 +97,6 @@ class Transfers:
         # Torch pins what it copies to without waiting.
         self.put(copy, wanted, pinned=wanted == "host" and not waits)
         return copy
-
-    def _destination(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Side:
-        named = kwargs.get("device", kwargs.get("other", args[0] if args else None))
-        return self.side_of(named) if isinstance(named, torch.Tensor) else side_named(named)
 
     @relay
     def cpu(self, x: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
@@ -124,6 +125,16 @@ class Transfers:
 
 
 _active: list[Transfers] = []
+
+
+def on_host(tensor: torch.Tensor) -> torch.Tensor:
+    """Count memory that no pool of ours holds as the host's, which a server has pageable.
+
+    For what a session hands an engine: while a step runs, nobody watches where memory is asked for.
+    """
+    if _active:
+        _active[-1].put(tensor, "host")
+    return tensor
 
 
 def pinned(tensor: torch.Tensor) -> torch.Tensor:

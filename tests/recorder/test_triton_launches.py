@@ -23,10 +23,15 @@ def _add_scaled(x, y, count, scale, BLOCK: tl.constexpr):  # type: ignore[no-unt
 add_scaled = interpreter.InterpretedFunction(_add_scaled)
 
 
+def buffers(memory: GuardedMemory, read: int, written: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Memory of the device: ones, and some without content."""
+    return torch.ones(read, device=memory.device), torch.empty(written, device=memory.device)
+
+
 def test_a_launch_is_replayed_with_its_scalars_frozen() -> None:
     memory = GuardedMemory()
     with memory.intercept("engine"):
-        x = torch.arange(6.0)
+        x = torch.arange(6.0, device=memory.device)
     scale = [2.0]
 
     def forward() -> torch.Tensor:
@@ -47,7 +52,7 @@ def test_a_launch_is_replayed_with_its_scalars_frozen() -> None:
 def test_the_trace_shows_one_launch_and_none_of_its_inner_work() -> None:
     memory = GuardedMemory()
     with memory.intercept("engine"):
-        x, y = torch.ones(4), torch.empty(4)
+        x, y = buffers(memory, 4, 4)
     graph = Recorder(memory).capture(lambda: add_scaled[(1,)](x, y, 4, 2.0, BLOCK=4), key="k")
     work = [op for op in graph.trace if op.replayed]
     assert [(op.kind, op.name, op.grid) for op in work] == [("launch", "_add_scaled", (1,))]
@@ -65,7 +70,7 @@ def test_the_interpreter_is_left_as_it_was() -> None:
 def test_a_kernel_that_overruns_hits_the_zone_behind_its_buffer() -> None:
     memory = GuardedMemory()
     with memory.intercept("engine"):
-        x, y = torch.ones(8), torch.empty(5)
+        x, y = buffers(memory, 8, 5)
         add_scaled[(2,)](x, y, 8, 2.0, BLOCK=4)
     memory.name_regions({"y": y})
     (hit,) = memory.zone_hits("warmup")
@@ -75,8 +80,9 @@ def test_a_kernel_that_overruns_hits_the_zone_behind_its_buffer() -> None:
 def test_memory_that_a_kernel_was_given_counts_as_written() -> None:
     memory = GuardedMemory()
     with memory.intercept("engine"):
-        y, untouched = torch.empty(4), torch.empty(4)
-        add_scaled[(1,)](torch.ones(4), y, 4, 1008.0, BLOCK=4)  # the very value of the poison
+        x, y = buffers(memory, 4, 4)
+        untouched = torch.empty(4)
+        add_scaled[(1,)](x, y, 4, 1008.0, BLOCK=4)  # the very value of the poison
     memory.name_regions({"y": y, "untouched": untouched})
     assert [change.region for change in memory.unwritten_perturbation(1)] == ["untouched"]
 
@@ -84,7 +90,7 @@ def test_memory_that_a_kernel_was_given_counts_as_written() -> None:
 def test_a_launch_under_guard_allocates_nothing() -> None:
     memory = GuardedMemory()
     with memory.intercept("engine"):
-        x, y = torch.ones(4), torch.empty(4)
+        x, y = buffers(memory, 4, 4)
         add_scaled[(1,)](x, y, 4, 2.0, BLOCK=4)
     assert len(memory.regions) == 2
 

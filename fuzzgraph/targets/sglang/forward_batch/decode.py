@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fuzzgraph.memory.transfers import on_host
 from fuzzgraph.recurrent_layers.draft_paths import children
 from fuzzgraph.targets.sglang.forward_batch.data_ranks import count_ranks
 from fuzzgraph.targets.sglang.release import engine_module
@@ -20,6 +21,11 @@ from fuzzgraph.world import Batch, IntArray
 def engine_tensor(values: IntArray | list[int], device: str) -> torch.Tensor:
     """A tensor of its own: the batch is the harness's, and is used again for the twins."""
     return torch.tensor(values, device=device)
+
+
+def mirror(values: IntArray) -> torch.Tensor:
+    """The same in memory of the host, as the scheduler keeps it (ScheduleBatch.seq_lens_cpu)."""
+    return on_host(torch.tensor(values))
 
 
 @functools.cache
@@ -93,7 +99,7 @@ def decode_values(batch: Batch, runner: ModelRunner, lens: IntArray) -> dict[str
         "input_ids": engine_tensor(batch.input_ids, device),
         "req_pool_indices": engine_tensor(batch.req_pool_indices, device),
         "seq_lens": engine_tensor(lens, device),
-        "seq_lens_cpu": torch.tensor(lens),
+        "seq_lens_cpu": mirror(lens),
         "seq_lens_sum": int(lens.sum()),
         "out_cache_loc": engine_tensor(batch.map_slot_mapping, device),
         **_window_slots(info.ForwardBatch, batch, runner),
@@ -209,7 +215,7 @@ def _verify_input(batch: Batch, runner: ModelRunner, lens: IntArray) -> Any:
             "draft_token_num": args.speculative_num_draft_tokens,
             "capture_hidden_mode": hidden.FULL,
             "seq_lens_sum": int(lens.sum()),
-            "seq_lens_cpu": torch.tensor(lens),
+            "seq_lens_cpu": mirror(lens),
         },
     )
 

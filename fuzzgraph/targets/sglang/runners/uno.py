@@ -30,6 +30,7 @@ from fuzzgraph.targets.sglang.attention_model import in_forward_context
 from fuzzgraph.targets.sglang.backends.lora import SORTS, LoraSession, LoraTarget
 from fuzzgraph.targets.sglang.backends.triton import TritonSession
 from fuzzgraph.targets.sglang.excuses.blocks import UNO_EXCUSES
+from fuzzgraph.targets.sglang.forward_batch.decode import mirror
 from fuzzgraph.targets.sglang.release import SGLANG, demand_release, engine_module
 from fuzzgraph.targets.sglang.runners.base import RunnerDriver
 from fuzzgraph.targets.sglang.runners.capture import forget_input_buffers
@@ -170,14 +171,15 @@ class UnoSession(LoraSession):
     def _block(self, batch: Batch, *, drafts: bool) -> Any:
         """One forward of the worker's step, by its own code."""
         kinds, device = engine_module(_SPEC).SpecInputType, self._model_runner.device
-        lens = torch.tensor(batch.cached_lens)
-        bound = lens + self._config.draft_tokens  # both of the worker's forwards come to this
+        lens = batch.cached_lens
+        # Both of the worker's forwards come to this.
+        bound = mirror(lens + self._config.draft_tokens)
         return self._worker._make_forward_batch(
             spec_input_type=kinds.UNO_DRAFT if drafts else kinds.UNO_VERIFY,
             input_ids=torch.tensor(batch.input_ids, device=device),
             positions=torch.tensor(batch.positions, device=device),
             out_cache_loc=torch.tensor(batch.slot_mapping, device=device),
-            prefix_lens=lens.to(device),
+            prefix_lens=torch.tensor(lens, device=device),
             seq_lens_cpu=bound,
             seq_lens_sum=int(bound.sum()),
             req_pool_indices=torch.tensor(batch.req_pool_indices, device=device),

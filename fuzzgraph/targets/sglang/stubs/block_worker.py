@@ -18,7 +18,7 @@ from fuzzgraph.content import content_for
 from fuzzgraph.draft_head import head_weight
 from fuzzgraph.targets.offline.patching import replaced_names
 from fuzzgraph.targets.offline.stub import Stub
-from fuzzgraph.targets.sglang.forward_batch.decode import given
+from fuzzgraph.targets.sglang.forward_batch.decode import given, mirror
 from fuzzgraph.targets.sglang.release import engine_module
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner, index_translator
 from fuzzgraph.targets.sglang.stubs.reservation import Reservation
@@ -186,7 +186,7 @@ class BlockWorker:
         cached = batch.cached_lens
         if not self._mirrored:
             return {"seq_lens_cpu": None, "seq_lens_sum": None}
-        return {"seq_lens_cpu": torch.tensor(cached), "seq_lens_sum": int(cached.sum())}
+        return {"seq_lens_cpu": mirror(cached), "seq_lens_sum": int(cached.sum())}
 
     def _input(self, first: torch.Tensor) -> Any:
         kind = engine_module(_INPUT).DFlashDraftInputV2
