@@ -268,6 +268,12 @@ class EngineConfig(Record, frozen=True, kw_only=True):
     )] = 0
     """Memory for an indexer's scores of a forward without a graph. Rows whose scores take more of
     it are scored in chunks, each of them at least one row; 0: there is room for those of a case."""
+    index_gather_threshold: Annotated[int, Dimension(
+        bounds=(1, 1 << 20), needs=Sizes("index_gather_thresholds", widest=(8192, 1, 16, 64)),
+        label="gathered index keys", only_in=("prefill",), group="features"
+    )] = 8192
+    """Tokens from which on a prompt that is alone in a batch without a graph has its indexer's keys
+    gathered before they are scored; those of fewer are scored where they lie in pages."""
     sparse_kernel: Annotated[Literal["fa3", "flashmla_sparse"], Dimension(
         needs=OneOf("sparse_kernels"), label="sparse kernel {}", group="kernels"
     )] = "fa3"

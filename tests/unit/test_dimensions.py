@@ -51,6 +51,7 @@ FOLLOWING = {"kv_pool_pages", "num_kv_heads", "v_head_dim", "spec_steps", "draft
     "state_track_interval",
     "sparse_kernel",
     "index_logits_bytes",
+    "index_gather_threshold",
     "compute_capability",
     "topk_kernel",
     "state_pool_size",

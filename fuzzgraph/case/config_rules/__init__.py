@@ -71,6 +71,7 @@ _RULES: tuple[Callable[[EngineConfig], None], ...] = (
     servers.check_later_stage,
     keys.check_index_layer,
     keys.check_index_logits,
+    keys.check_index_gathering,
     keys.check_index_block,
     keys.check_pooled_blocks,
     keys.check_sparse_kernel,
