@@ -21,6 +21,7 @@ from fuzzgraph.strategies.coherent_drafts import (
     drafted_blocks,
     drafted_prompts,
     ngram_drafts,
+    plan_streams,
     sampling,
     usual_steps,
     verify_budget,
@@ -138,6 +139,8 @@ def coherent(fields: Fields, can: Capabilities, draws: Draws, pins: Pins = ()) -
         safe_gates(fields, can, draws)
     drafted_prompts(fields, can, draws)
     drafted_blocks(fields, can, draws)
+    if "plan_stream" not in dict(pins):
+        plan_streams(fields, can, draws)
     if not {"draft_tokens", "max_context_len"} & dict(pins).keys():
         whole_blocks(fields, can, draws)
     draft_models(fields, can, pins, draws)

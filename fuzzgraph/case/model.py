@@ -518,6 +518,12 @@ class EngineConfig(Record, frozen=True, kw_only=True):
     """Whether each row of a verify is a block that a model drafts by one forward: behind its first
     token stand placeholders, of which none stays. A token sees the `whole` block, or of it those
     before it alone (`causal`)."""
+    plan_stream: Annotated[bool, Dimension(
+        needs=Switch("plan_streams"), label="plan stream", only_in=("target_verify",),
+        group="speculation"
+    )] = False
+    """Whether what a scheduler reserves for a verify is reserved on a stream of its own, for which
+    that of the forward waits. It shows with `--overlap` alone."""
     drafted_window: Annotated[int, Dimension(
         bounds=(0, 1 << 17), needs=Switch("drafted_windows"), edge="drafted window",
         label="window of drafted blocks", only_in=("target_verify",), group="speculation"

@@ -81,6 +81,7 @@ _RULES: tuple[Callable[[EngineConfig], None], ...] = (
     servers.check_even_ranks,
     servers.check_all_reduce,
     servers.check_backends,
+    drafts.check_plan_stream,
     drafts.check_drafted_blocks,
     drafts.check_sampling,
     drafts.check_verify_budget,
