@@ -22,7 +22,7 @@ import torch
 
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.case.adapters import adapters_of_others
-from fuzzgraph.expert_layer import tokens_of_ranks
+from fuzzgraph.data_ranks import tokens_of_ranks
 from fuzzgraph.splitmix import hash_counters
 from fuzzgraph.world import VOCAB, Batch, IntArray
 

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.expert_layer import rank_sizes
+from fuzzgraph.data_ranks import rank_sizes
 from fuzzgraph.row_mixing import LARGEST_VALUE
 from fuzzgraph.splitmix import hash_counters, hash_quarters
 from fuzzgraph.world import Batch

@@ -161,8 +161,11 @@ def _shared_expert(fields: Fields, can: Capabilities, draws: Draws) -> object:
     plain, *others = can.shared_experts
     if set_among(fields, ("expert_activation", "expert_quantisation")):
         return plain
-    uneven = 16 % fields["ep_size"]  # inner columns of an expert apart
-    kinds = [kind for kind in others if not (kind == "apart" and uneven)]
+    lacks = {
+        "apart": 16 % fields["ep_size"] > 0,  # inner columns, which ranks share out
+        "fused": fields["experts_per_token"] == fields["num_experts"],
+    }
+    kinds = [kind for kind in others if not lacks[kind]]
     return draws.pick("shared_experts", [*kinds, plain]) if kinds else plain
 
 

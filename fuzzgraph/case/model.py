@@ -420,7 +420,7 @@ class EngineConfig(Record, frozen=True, kw_only=True):
         label="shared outer LoRA", group="features",
     )] = False
     """Whether the experts of a layer have in common the sides of their adapters that meet the
-    residual stream, see `fuzzgraph.adapted_experts`. Adapters of a model with experts have weights
+    residual stream, see `fuzzgraph.experts.adapted`. Adapters of a model with experts have weights
     of these, too."""
     lora_use_virtual_experts: Annotated[bool, Dimension(
         needs=Switch("lora_use_virtual_experts"), resets_with="adapters",
@@ -432,8 +432,8 @@ class EngineConfig(Record, frozen=True, kw_only=True):
         bounds=(0, 512), needs=Switch("experts"), label="experts {}", group="features",
         carried_by=("topk_ids.0",),
     )] = 0
-    """Experts of the layer behind attention, see `fuzzgraph.expert_layer`, or with `max_loras`
-    `fuzzgraph.adapted_experts`; 0: there is none."""
+    """Experts of the layer behind attention, see `fuzzgraph.experts`, or with `max_loras`
+    `fuzzgraph.experts.adapted`; 0: there is none."""
     experts_per_token: Annotated[int, Dimension(
         bounds=(1, 16), needs=Most("max_experts_per_token", 1, 4),
         label="experts per token {}", group="features"
@@ -473,13 +473,13 @@ class EngineConfig(Record, frozen=True, kw_only=True):
         needs=OneOf("shared_experts"), label="shared expert {}", group="features"
     )] = "none"
     """Whether one more expert computes every token, which no router chooses (see
-    `fuzzgraph.expert_layer`): none, one that is a layer of its own (`apart`), or one that lies
+    `fuzzgraph.experts`): none, one that is a layer of its own (`apart`), or one that lies
     behind the others and is named for each token behind those that were chosen (`fused`)."""
     expert_copies: Annotated[int, Dimension(
         bounds=(0, 64), needs=Switch("expert_copies"), label="expert copies {}", group="features",
     )] = 0
     """Experts that lie in memory twice or more, beside one of each: with them experts lie at places
-    of `fuzzgraph.expert_layer`, and a token gets the copies that its row is given. 0: an expert
+    of `fuzzgraph.experts`, and a token gets the copies that its row is given. 0: an expert
     lies where its number says."""
     ep_size: Annotated[int, Dimension(
         bounds=(1, 64), needs=Most("max_ep_size", 1, 4, one_is_none=True),

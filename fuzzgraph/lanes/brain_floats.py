@@ -90,14 +90,15 @@ class BrainFloatSemantic(TritonSemantic):  # type: ignore[misc]
     def as_brain_floats(self, value: Any) -> Any:
         """A float32 tensor rounded to bfloat16."""
         return self.tensor(
-            self.builder.create_narrowed(value.handle), _with_scalar(value.type, tl.bfloat16)
+            self.builder.create_narrowed(value.handle), with_scalar(value.type, tl.bfloat16)
         )
 
     def _as_float(self, value: Any) -> Any:
         return self.tensor(
-            self.builder.create_widened(value.handle), _with_scalar(value.type, tl.float32)
+            self.builder.create_widened(value.handle), with_scalar(value.type, tl.float32)
         )
 
 
-def _with_scalar(kind: Any, scalar: Any) -> Any:
+def with_scalar(kind: Any, scalar: Any) -> Any:
+    """The same type, of other scalars."""
     return tl.block_type(scalar, kind.shape) if kind.is_block() else scalar

@@ -26,7 +26,7 @@ from fuzzgraph.lanes.device_library import device_library
 from fuzzgraph.lanes.divergence import NotVectorizable, uniform
 from fuzzgraph.lanes.handles import Handle, tag_of
 from fuzzgraph.lanes.lane_range import index_range, lane_range, number_of, per_lane, use_range
-from fuzzgraph.lanes.reductions import lane_reduce, lane_scan
+from fuzzgraph.lanes.reductions import lane_reduce, lane_scan, with_brain_floats
 from fuzzgraph.lanes.traced import recorder, traced
 from fuzzgraph.lanes.types import FAST_PATHS, unwrap
 
@@ -72,6 +72,8 @@ def stock_language() -> Patches:
     for key, (target, name, value) in list(found.items()):
         if getattr(value, "__qualname__", "").startswith("_patch_attr."):
             found[key] = (target, name, _bound(vars(target)[name]))
+        elif name == "reduce":
+            found[key] = (target, name, with_brain_floats(value))
     for name, operation, reflected in _SUMS:
         found[id(tl.tensor), name] = (tl.tensor, name, _direct(operation, reflected))
     for name, function in beside_tensors():

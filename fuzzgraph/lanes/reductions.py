@@ -4,6 +4,9 @@ Sums of floats depend on the order of addition, and numpy's order depends on the
 array. Each lane has the layout of the stock interpreter's array, and the lane axis is the
 outermost, so numpy adds within each lane in the order in which it would add in that array.
 
+Numbers of bfloat16 are summed as float32 and rounded once, where a GPU may round after each
+addition; the stock interpreter adds up their bits as integers.
+
 A kernel's own combine function sees scalars, as in the stock interpreter: all elements that are
 combined in one step become lanes of their own.
 """
@@ -19,6 +22,7 @@ import numpy.typing as npt
 import triton.language as tl
 from triton.runtime.interpreter import ReduceOps, ScanOps
 
+from fuzzgraph.lanes.brain_floats import narrowed, widened, with_scalar
 from fuzzgraph.lanes.compat import POSITION_OF_EXTREME, flipped
 from fuzzgraph.lanes.divergence import Divergence, NotVectorizable
 from fuzzgraph.lanes.handles import Handle
@@ -39,6 +43,26 @@ def lane_reduce(
 def lane_scan(input: Any, axis: Any, combine_fn: Any, reverse: bool = False, **kwargs: Any) -> Any:
     """Replaces `tl.associative_scan`."""
     return _scanned(input, axis, combine_fn, reverse)
+
+
+def with_brain_floats(stock: Callable[..., Any]) -> Callable[..., Any]:
+    """The stock interpreter's `tl.reduce`, with bfloat16 as numbers."""
+
+    def reduce(
+        input: Any, axis: Any, combine_fn: Any, keep_dims: bool = False, **kwargs: Any
+    ) -> Any:
+        one = isinstance(input, tl.tensor) and is_brain_float(input.dtype)
+        if not one or plain_reduction(combine_fn) is None:
+            return stock(input, axis, combine_fn, keep_dims, **kwargs)
+        wide = tensor_of(
+            Handle(widened(input.handle.data), tl.float32), with_scalar(input.type, tl.float32)
+        )
+        found = stock(wide, axis, combine_fn, keep_dims, **kwargs)
+        return tensor_of(
+            Handle(narrowed(found.handle.data), tl.bfloat16), with_scalar(found.type, tl.bfloat16)
+        )
+
+    return reduce
 
 
 # Each is one operation of a trace: a combine function is called in it, for every element.
@@ -103,6 +127,11 @@ def plain_reduction(combine_fn: Any) -> Any:
     return _DIRECT.get(_Asked(None, combine_fn, False).apply_impl((None,)))
 
 
+def is_brain_float(kind: Any) -> bool:
+    """Whether these are numbers of bfloat16, which lie in arrays as their bits."""
+    return bool(kind.scalar == tl.bfloat16)
+
+
 def reduced_axes(axis: int | None, rank: int) -> Any:
     """The axes of an array over lanes that a kernel's axis means; `rank` is the array's."""
     if axis is None:
@@ -122,7 +151,11 @@ class _Reduce(ReduceOps):  # type: ignore[misc]
         return _wrapped(self._reduced(input, np.sum), input.dtype)
 
     def _reduced(self, input: Any, operation: Callable[..., Array]) -> Array:
-        data = input.handle.data
+        if is_brain_float(input.dtype) and operation not in POSITION_OF_EXTREME:
+            return narrowed(self._over_axes(widened(input.handle.data), operation))
+        return self._over_axes(input.handle.data, operation)
+
+    def _over_axes(self, data: Array, operation: Callable[..., Array]) -> Array:
         if self.axis is not None:
             axis: Any = _behind_lanes(self.axis, data)
             return _direct(operation)(data, axis=axis, keepdims=self.keep_dims)

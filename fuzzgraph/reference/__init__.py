@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import torch
 
-from fuzzgraph.adapted_experts import ADAPTED_EXPERTS, adapted_expert_outputs
 from fuzzgraph.adapted_layer import (
     ADAPTED,
     ADAPTED_OF_RANKS,
@@ -29,7 +28,8 @@ from fuzzgraph.case import (
 )
 from fuzzgraph.compressor_layer import compressor_outputs
 from fuzzgraph.content import DTYPES, content_for
-from fuzzgraph.expert_layer import EXPERTS, OF_RANKS, expert_outputs, rank_outputs
+from fuzzgraph.experts.adapted import ADAPTED_EXPERTS, adapted_expert_outputs
+from fuzzgraph.experts.outputs import EXPERTS, OF_RANKS, expert_outputs, rank_outputs
 from fuzzgraph.language_head import LOGITS, LOGITS_OF_RANKS, head_outputs, rank_logits
 from fuzzgraph.prompt_head import prompt_outputs
 from fuzzgraph.recurrent_layers.channel_decay import channel_outputs
@@ -103,7 +103,7 @@ class Expected:
     [num_tokens, width], and gated_delta, channel_delta, linear and gated_conv, the same, see
     `recurrent_layers`; mixed as attention, see `row_mixing`;
     lora [num_tokens, width], see `adapted_layer`, lora_of_ranks [tokens of all data-parallel ranks,
-    width], the same; experts, the same, see `expert_layer`, or lora_experts, see `adapted_experts`;
+    width], the same; experts, the same, see `experts`, or lora_experts, see `experts.adapted`;
     experts_of_ranks [tokens of all data-parallel ranks, width], the same; logits [num_tokens,
     width], returned_hidden and logits_of_ranks, see `language_head`; moe, see
     `shard`; last_attention [raw_bs, Hq, Dv], in prompts the rows of attention that logits are made

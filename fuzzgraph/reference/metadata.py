@@ -12,7 +12,7 @@ import numpy as np
 
 from fuzzgraph.adapted_layer import rank_of, token_adapters_of_ranks
 from fuzzgraph.case import EngineConfig, Mode
-from fuzzgraph.expert_layer import (
+from fuzzgraph.experts.placement import (
     expert_counts,
     local_experts,
     placed_experts,

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import torch
 
-from fuzzgraph.adapted_experts import ADAPTED_EXPERTS, adapted_expert_coarseness
 from fuzzgraph.adapted_layer import (
     ADAPTED,
     ADAPTED_INPUT,
@@ -25,9 +24,11 @@ from fuzzgraph.case import EngineConfig, Mode, attention_outputs
 from fuzzgraph.case.prefix_parts import merged_parts
 from fuzzgraph.compressor_layer import INDEX_STATES, STATES, STRAYS, compressor_shape
 from fuzzgraph.content import DTYPES, STATE_WIDTH, hidden_width
+from fuzzgraph.data_ranks import rank_sizes
 from fuzzgraph.draft_head import LOGITS
-from fuzzgraph.expert_columns import EXPERT_WIDTH
-from fuzzgraph.expert_layer import EXPERTS, OF_RANKS, expert_coarseness, rank_sizes
+from fuzzgraph.experts.adapted import ADAPTED_EXPERTS, adapted_expert_coarseness
+from fuzzgraph.experts.columns import EXPERT_WIDTH
+from fuzzgraph.experts.outputs import EXPERTS, OF_RANKS, expert_coarseness
 from fuzzgraph.language_head import (
     HIDDEN,
     LOGITS_OF_RANKS,

@@ -193,6 +193,24 @@ def test_arithmetic_in_bfloat16_is_the_same_when_a_launch_is_played_back() -> No
     assert all(each == outs[0] for each in outs)
 
 
+@pytest.mark.parametrize("alone", [False, True])
+def test_sums_of_bfloat16_are_those_of_its_numbers(alone: bool) -> None:
+    x = brain_floats(4 * 64, seed=7)
+    squares = x.view(4, 8, 8)
+    found = []
+    with lanes() as report:
+        for _ in range(4):
+            outs = x.new_empty(4, 8), x.new_empty(4)
+            servers.sums_of_brain_floats[(4,)](x, *outs, SIDE=8, ALONE=alone)
+            found.append(outs)
+    for rows, total in found:
+        # What float32 loses of so few numbers does not change how they are rounded.
+        torch.testing.assert_close(rows, squares.double().sum(2).bfloat16(), rtol=0, atol=0)
+        torch.testing.assert_close(total, squares.double().sum((1, 2)).bfloat16(), rtol=0, atol=0)
+    assert bool(report.fallbacks) == alone
+    assert bool(report.played) != alone, "later launches play back what the first ones recorded"
+
+
 def test_a_fused_product_of_bfloat16_is_rounded_to_it() -> None:
     x, y = brain_floats(64, seed=3), brain_floats(64, seed=4)
     out = torch.zeros_like(x)

@@ -111,7 +111,8 @@ def _check_expert_copies(config: EngineConfig) -> None:
 
 def _check_shared_expert(config: EngineConfig) -> None:
     """A shared expert has weights as those of the others are without biases, adapters and
-    quantisation; apart from them its 16 inner columns are shared out over their ranks."""
+    quantisation; apart from them its 16 inner columns are shared out over their ranks. Fused with
+    them it takes a place behind those that a router chooses, which leaves some out."""
     kind = config.shared_experts
     others = set_among(config, ("max_loras", "expert_activation", "expert_quantisation"))
     if kind != "none" and (not config.num_experts or others):
@@ -128,4 +129,12 @@ def _check_shared_expert(config: EngineConfig) -> None:
             kind,
             f"has 16 inner columns, which ep_size={config.ep_size} ranks must share out evenly",
             "Change one of them, or use 'fused'.",
+        )
+    if kind == "fused" and config.experts_per_token == config.num_experts:
+        refuse(
+            "config.shared_experts",
+            kind,
+            "is of routers that leave some experts out; got "
+            f"experts_per_token={config.experts_per_token} of num_experts={config.num_experts}",
+            "Raise num_experts, or use 'apart'.",
         )

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from fuzzgraph.lanes.brain_floats import narrowed, widened
 from fuzzgraph.lanes.builder import most_bytes
 from fuzzgraph.lanes.checked import is_converted, pointed_bytes
 from fuzzgraph.lanes.operands import Constant, Ref
-from fuzzgraph.lanes.reductions import plain_reduction, reduced_axes
+from fuzzgraph.lanes.reductions import is_brain_float, plain_reduction, reduced_axes
 from fuzzgraph.lanes.straight_line.meaning import operation_of
 from fuzzgraph.lanes.straight_line.results import CannotWrite, Results
 from fuzzgraph.lanes.trace import Operation
@@ -78,5 +79,10 @@ def reduction(
         raise CannotWrite
     name = results.lines.name
     axes = name(reduced_axes(axis.value, len(before.sizes) + 1))
-    asked = f"{results.array(input)}, axis={axes}, keepdims={bool(keep_dims.value)}"
-    results.define(step, f"{name(operation)}({asked}).astype({name(made.numpy)})")
+    how = f"axis={axes}, keepdims={bool(keep_dims.value)}"
+    array = results.array(input)
+    if is_brain_float(before.kind):
+        floats = f"{name(operation)}({name(widened)}({array}), {how})"
+        results.define(step, f"{name(narrowed)}({floats})")
+    else:
+        results.define(step, f"{name(operation)}({array}, {how}).astype({name(made.numpy)})")

@@ -167,7 +167,7 @@ TARGETS = (
     _row("minimax-verify", "backends.minimax_triton", "MinimaxTritonTarget",
          mode="target_verify", releases="0.5.22 on"),
     _row("moe", "backends.moe", "MoeTarget", mode="decode"),
-    _row("moe-deepep", "backends.moe_deepep", "MoeDeepepTarget", releases="0.5.22 on"),
+    _row("moe-deepep", "backends.moe_deepep", "MoeDeepepTarget", releases="0.5.16 on"),
     _row("moe-deepseek", "backends.moe", "MoeTarget", mode="decode", family="deepseek",
          releases="0.5.21 on"),
     _row("moe-gpt-oss", "backends.moe", "MoeTarget", mode="decode", family="gpt-oss"),

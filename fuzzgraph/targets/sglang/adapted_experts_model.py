@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from fuzzgraph import adapted_experts
 from fuzzgraph.adapted_layer import ADAPTED_INPUT
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.expert_layer import INTERMEDIATE
+from fuzzgraph.experts import adapted
+from fuzzgraph.experts.weights import INTERMEDIATE
 from fuzzgraph.targets.offline.demands import demand_lookup, demand_size
 from fuzzgraph.targets.offline.package import call_with_known
 from fuzzgraph.targets.sglang.attention_model import FORWARD, as_loaded
@@ -51,12 +51,12 @@ class AdaptedExperts:
             )
         every = range(config.num_experts)
         gate, up, down = (
-            torch.stack([adapted_experts.base_expert(expert, product) for expert in every])
-            for product in adapted_experts.PRODUCTS
+            torch.stack([adapted.base_expert(expert, product) for expert in every])
+            for product in adapted.PRODUCTS
         )
         self.layer.w13_weight.data.copy_(torch.cat((gate, up), dim=1))
         self.layer.w2_weight.data.copy_(down)
-        experts, weights = adapted_experts.routes_of_tokens(config)
+        experts, weights = adapted.routes_of_tokens(config)
         ids = torch.from_numpy(experts).to(torch.int32)
         self._ids = torch.empty_like(ids, device=device).copy_(ids)
         self._weights = torch.empty_like(weights, device=device).copy_(weights)
@@ -92,12 +92,12 @@ def expert_tensors(config: EngineConfig, adapter: int) -> dict[str, torch.Tensor
     mine = [
         expert
         for expert in range(config.num_experts)
-        if adapted_experts.changes_expert(adapter, expert, shared_outer=shared_outer)
+        if adapted.changes_expert(adapter, expert, shared_outer=shared_outer)
     ]
     found = {}
-    for product in adapted_experts.PRODUCTS:
+    for product in adapted.PRODUCTS:
         weights = [
-            adapted_experts.adapter_of_expert(adapter, expert, product, shared_outer=shared_outer)
+            adapted.adapter_of_expert(adapter, expert, product, shared_outer=shared_outer)
             for expert in mine
         ]
         if not shared_outer:

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 
 from fuzzgraph import adapted_layer
-from fuzzgraph.adapted_experts import PRODUCTS
 from fuzzgraph.adapted_layer import (
     ADAPTED_INPUT,
     EMBEDDING,
@@ -27,6 +26,7 @@ from fuzzgraph.adapted_layer import (
 )
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.case.adapters import most_adapters
+from fuzzgraph.experts.adapted import PRODUCTS
 from fuzzgraph.targets.offline.demands import demand_lookup, demand_size
 from fuzzgraph.targets.offline.package import call_with_known
 from fuzzgraph.targets.sglang.adapted_experts_model import (

@@ -3,25 +3,75 @@
 The tokens of all ranks are gathered before the experts, and their sums go back behind them. Which
 collectives do it is decided by the engine's own code: by the boundary of the layer's stages from
 0.5.21 on, by `LayerCommunicator` before. Both run as the decoder layers of Qwen3-MoE, DeepSeek and
-GPT-OSS call them; norms pass on what they get, so that a row stays what `fuzzgraph.expert_layer`
+GPT-OSS call them; norms pass on what they get, so that a row stays what `fuzzgraph.experts`
 says.
 """
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import torch
 
+from fuzzgraph.case import EngineConfig
 from fuzzgraph.targets.offline.package import call_with_known
+from fuzzgraph.targets.offline.patching import replaced_names
 from fuzzgraph.targets.sglang.release import engine_module, has_module
+from fuzzgraph.targets.sglang.stubs.fused_experts import DISPATCHER
+from fuzzgraph.targets.sglang.stubs.tp_groups import gathered_apart
 
 BOUNDARY = "sglang.srt.layers.layer_boundary"
 _FACTORIES = f"{BOUNDARY}.factories"
 _RESIDUALS = f"{BOUNDARY}.residual.batch"
 _COMMUNICATOR = "sglang.srt.layers.communicator"
 _CONTEXT = "sglang.srt.runtime_context"
+_DATA_RANKS = "sglang.srt.layers.dp_attention"
+_RETURNED_BY: Mapping[str, Mapping[str, str]] = MappingProxyType({
+    exchange: dict.fromkeys(("boundary_reduction", "speculative_boundary_reduction"), reduction)
+    for exchange, reduction in (
+        ("scatterv", "rs+rsv"), ("gatherv", "rs+rsv"), ("scatter", "rs"), ("reduce", "ar"),
+    )
+})  # fmt: skip
+"""What a server is told of how sums go back to their ranks, from 0.5.21 on."""
+
+
+def exchange_arguments(config: EngineConfig) -> Mapping[str, str]:
+    """Server arguments that say how sums go back to their ranks."""
+    return _RETURNED_BY[config.expert_exchange] if config.dp_size > 1 else {}
+
+
+def lacks_exchange(name: str) -> bool:
+    """Whether this release has no such way of exchanging tokens.
+
+    Args:
+        name: see `EngineConfig.expert_exchange`.
+    """
+    lacks = {
+        "gatherv": not hasattr(engine_module(_DATA_RANKS), "_USE_DP_GATHERV"),
+        "scatter": not has_module(BOUNDARY),
+        "reduce": not has_module(BOUNDARY),
+    }
+    return lacks.get(name, False)
+
+
+@contextlib.contextmanager
+def beside_ranks(config: EngineConfig) -> Iterator[None]:
+    """As on a server with data-parallel ranks.
+
+    Its environment asks for masks of their padded tokens (SGLANG_OPT_MASK_DP_PAD_MOE), and maybe
+    for tokens gathered from ranks of various sizes (SGLANG_DP_USE_GATHERV); modules read it as they
+    are imported.
+    """
+    if config.dp_size == 1:
+        yield
+        return
+    ranks = engine_module(_DATA_RANKS)
+    switches = {"_MASK_DP_PAD_MOE": True, "_USE_DP_GATHERV": config.expert_exchange == "gatherv"}
+    with replaced_names([engine_module(DISPATCHER), ranks], switches), gathered_apart():
+        yield
 
 
 class Around(Protocol):

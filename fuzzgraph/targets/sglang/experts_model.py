@@ -2,7 +2,7 @@
 attention.
 
 Gate, `TopK`, dispatcher and fused experts are the engine's, with the weights of
-`fuzzgraph.expert_layer`; whether padded tokens are masked is the block's own decision. As in the
+`fuzzgraph.experts`; whether padded tokens are masked is the block's own decision. As in the
 engine's model the block runs within its layer of the recorder that counts tokens of experts. Beside
 data-parallel ranks the engine gathers the tokens of all of them before the block, and gives back
 what the experts of all of them give for each.
@@ -15,9 +15,23 @@ from typing import Any, Literal
 
 import torch
 
-from fuzzgraph import expert_layer
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.expert_columns import ATTENDED, EXPERT_WIDTH
+from fuzzgraph.experts.columns import ATTENDED, EXPERT_WIDTH
+from fuzzgraph.experts.placement import expert_at, local_experts, shared_columns
+from fuzzgraph.experts.routing import SIGMOID_SCALE, correction_bias, router_bias, router_weight
+from fuzzgraph.experts.weights import (
+    SHARED,
+    SWIGLU_ALPHA,
+    SWIGLU_LIMIT,
+    UNQUANTISED,
+    down_bias,
+    down_weight,
+    gate_up_bias,
+    gate_up_weight,
+    has_biases,
+    intermediate,
+    token_rows,
+)
 from fuzzgraph.targets.offline.demands import demand_lookup, demand_size
 from fuzzgraph.targets.offline.package import call_with_known
 from fuzzgraph.targets.sglang.attention_model import (
@@ -58,7 +72,7 @@ class ExpertsModel(AttentionModel):
         super().__init__(config, device, rope)
         self._device = device
         self._dtype = getattr(torch, config.dtype)
-        rows = expert_layer.token_rows(config.expert_quantisation).to(self._dtype)
+        rows = token_rows(config.expert_quantisation).to(self._dtype)
         self.rows = torch.empty_like(rows, device=device).copy_(rows)
         self.block: Any = None
         self._chosen: list[torch.Tensor] = []
@@ -111,29 +125,29 @@ class ExpertsModel(AttentionModel):
         return rows_of_ranks(self._given, self._ranks.starts, sizes)
 
     def _fill_block(self, block: Any) -> None:
-        experts, biased = self._config.num_experts, expert_layer.has_biases(self._config)
-        lies, held = expert_layer.expert_at(self._config), block.experts
-        mine = [lies[place] for place in expert_layer.local_experts(self._config)]
+        experts, biased = self._config.num_experts, has_biases(self._config)
+        lies, held = expert_at(self._config), block.experts
+        mine = [lies[place] for place in local_experts(self._config)]
         router, kind = block.router if biased else block.gate, self._config.expert_quantisation
         scoring = self._config.expert_scoring
-        weight = expert_layer.router_weight(experts, kind, biased=biased, scoring=scoring)
+        weight = router_weight(experts, kind, biased=biased, scoring=scoring)
         fill(router.weight, weight)
-        if kind != expert_layer.UNQUANTISED:
+        if kind != UNQUANTISED:
             load_quantised(held, kind, mine)
             return
         if self._config.shared_experts == "fused":
-            mine.append(expert_layer.SHARED)
-        gates_and_ups = [*map(expert_layer.gate_up_weight, mine)]
-        fill(held.w2_weight, torch.stack([*map(expert_layer.down_weight, mine)]))
+            mine.append(SHARED)
+        gates_and_ups = [*map(gate_up_weight, mine)]
+        fill(held.w2_weight, torch.stack([*map(down_weight, mine)]))
         if biased:
             gates_and_ups = [*map(_interleaved, gates_and_ups)]
-            biases = [_interleaved(expert_layer.gate_up_bias(expert)) for expert in mine]
-            fill(router.bias, expert_layer.router_bias(experts))
+            biases = [_interleaved(gate_up_bias(expert)) for expert in mine]
+            fill(router.bias, router_bias(experts))
             fill(held.w13_weight_bias, torch.stack(biases))
-            fill(held.w2_weight_bias, torch.stack([*map(expert_layer.down_bias, mine)]))
+            fill(held.w2_weight_bias, torch.stack([*map(down_bias, mine)]))
         fill(held.w13_weight, torch.stack(gates_and_ups))
         if scoring == "sigmoid":
-            bias = expert_layer.correction_bias(experts)
+            bias = correction_bias(experts)
             fill(block.gate.e_score_correction_bias, bias)
             if self._config.shared_experts != "fused":
                 self._fill_shared(block.shared_experts)
@@ -145,10 +159,10 @@ class ExpertsModel(AttentionModel):
             for each in shared.parameters():
                 each.data.zero_()
             return
-        mine = expert_layer.shared_columns(self._config)
-        both = expert_layer.gate_up_weight(expert_layer.SHARED).chunk(2)
+        mine = shared_columns(self._config)
+        both = gate_up_weight(SHARED).chunk(2)
         fill(shared.gate_up_proj.weight, torch.cat([each[mine] for each in both]))
-        fill(shared.down_proj.weight, expert_layer.down_weight(expert_layer.SHARED)[:, mine])
+        fill(shared.down_proj.weight, down_weight(SHARED)[:, mine])
 
     def _take_down(self, block: Any) -> None:
         """Keep what the router chooses, what the experts are handed of it, and beside other ranks
@@ -223,7 +237,7 @@ class ExpertsModel(AttentionModel):
 
 def family_of(config: EngineConfig) -> Family:
     """The model whose experts a config has."""
-    if expert_layer.has_biases(config):
+    if has_biases(config):
         return "gpt-oss"
     return "deepseek" if config.expert_scoring == "sigmoid" else "qwen3"
 
@@ -235,11 +249,11 @@ def described_experts(config: EngineConfig) -> Any:
     if family_of(config) == "gpt-oss":
         return GptOssConfig(
             hidden_size=EXPERT_WIDTH,
-            intermediate_size=expert_layer.intermediate(config),
+            intermediate_size=intermediate(config),
             num_local_experts=config.num_experts,
             num_experts_per_tok=config.experts_per_token,
-            swiglu_limit=expert_layer.SWIGLU_LIMIT,
-            hidden_act_alpha=expert_layer.SWIGLU_ALPHA,
+            swiglu_limit=SWIGLU_LIMIT,
+            hidden_act_alpha=SWIGLU_ALPHA,
             dtype=getattr(torch, config.dtype),
             num_hidden_layers=1,
         )
@@ -247,14 +261,14 @@ def described_experts(config: EngineConfig) -> Any:
         described = DeepseekV3Config(
             architectures=[_FUSES],
             hidden_size=EXPERT_WIDTH,
-            moe_intermediate_size=expert_layer.intermediate(config),
+            moe_intermediate_size=intermediate(config),
             n_routed_experts=config.num_experts,
             num_experts_per_tok=config.experts_per_token,
             norm_topk_prob=True,
             n_group=config.expert_groups,
             topk_group=max(1, config.expert_groups // 2),
             n_shared_experts=1,
-            routed_scaling_factor=expert_layer.SIGMOID_SCALE,
+            routed_scaling_factor=SIGMOID_SCALE,
             num_hidden_layers=1,
         )
         described.topk_method, described.scoring_func = "noaux_tc", "sigmoid"
@@ -262,7 +276,7 @@ def described_experts(config: EngineConfig) -> Any:
     return Qwen3MoeConfig(
         architectures=["Qwen3MoeForCausalLM"],
         hidden_size=EXPERT_WIDTH,
-        moe_intermediate_size=expert_layer.intermediate(config),
+        moe_intermediate_size=intermediate(config),
         num_experts=config.num_experts,
         num_experts_per_tok=config.experts_per_token,
         norm_topk_prob=True,

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from fuzzgraph import quantised_experts
-from fuzzgraph.quantised_experts import Quantised
+from fuzzgraph.experts import quantised
+from fuzzgraph.experts.quantised import Quantised
 
 
 def load_quantised(layer: Any, kind: str, mine: Iterable[int]) -> None:
@@ -21,8 +21,8 @@ def load_quantised(layer: Any, kind: str, mine: Iterable[int]) -> None:
         layer: the engine's layer of experts, as it was created for such a checkpoint.
         kind: see `EngineConfig.expert_quantisation`.
     """
-    pairs = [quantised_experts.gates_and_ups(kind, expert) for expert in mine]
-    downs = [quantised_experts.down(kind, expert) for expert in mine]
+    pairs = [quantised.gates_and_ups(kind, expert) for expert in mine]
+    downs = [quantised.down(kind, expert) for expert in mine]
     fill(layer.w13_weight, torch.stack([_joined(pair, torch.cat, "weight") for pair in pairs]))
     fill(layer.w2_weight, torch.stack([each.weight for each in downs]))
     scale = "weight_scale_inv" if kind.endswith("blocks") else "weight_scale"
@@ -35,7 +35,7 @@ def load_quantised(layer: Any, kind: str, mine: Iterable[int]) -> None:
     if kind == "fp8_tensors":
         for name, product in (("w13", "gate"), ("w2", "down")):
             places = range(len(downs))
-            scales = [quantised_experts.input_scale(product, place) for place in places]
+            scales = [quantised.input_scale(product, place) for place in places]
             fill(getattr(layer, f"{name}_input_scale"), torch.tensor(scales))
     layer.quant_method.process_weights_after_loading(layer)
 

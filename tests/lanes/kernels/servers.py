@@ -140,6 +140,18 @@ def by_brain_floats(x, y, out, less, ALONE: tl.constexpr):
 
 
 @triton.jit
+def sums_of_brain_floats(x, rows, total, SIDE: tl.constexpr, ALONE: tl.constexpr):
+    """Sums of a square, over one axis and over both."""
+    if ALONE:
+        tl.static_print("square")
+    square = tl.program_id(0)
+    sides = tl.arange(0, SIDE)
+    a = tl.load(x + square * SIDE * SIDE + sides[:, None] * SIDE + sides[None, :])
+    tl.store(rows + square * SIDE + sides, tl.sum(a, 1))
+    tl.store(total + square, tl.sum(a))
+
+
+@triton.jit
 def fused_brain_floats(x, y, out):
     row = tl.program_id(0)
     tl.store(out + row, tl.math.fma(tl.load(x + row), tl.load(y + row), tl.load(x + row)))

@@ -44,7 +44,7 @@ def _config(**settings: Any) -> EngineConfig:
     return EngineConfig(**given)
 
 
-@pytest.mark.parametrize("version", ["0.5.22", NEWEST])
+@pytest.mark.parametrize("version", ["0.5.16", "0.5.21", NEWEST])
 def test_each_token_of_each_rank_has_its_own_experts(workers: Workers, version: str) -> None:
     assert found(workers, version, exchanged(), TARGET) == set()
 

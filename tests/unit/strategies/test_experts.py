@@ -185,6 +185,10 @@ def test_a_target_without_them_gets_none() -> None:
             {"num_experts": 96, "shared_experts": "apart", "ep_size": 32},
             "ep_size=32 ranks must share out evenly",
         ),
+        (
+            {"num_experts": 2, "experts_per_token": 2, "shared_experts": "fused"},
+            "leave some experts out; got experts_per_token=2 of num_experts=2",
+        ),
     ],
 )
 def test_configs_that_contradict_are_refused(settings: dict[str, Any], said: str) -> None:

@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any, Literal
 
 import torch
 
-from fuzzgraph.adapted_experts import ADAPTED_EXPERTS
 from fuzzgraph.adapted_layer import (
     ADAPTED,
     ADAPTED_INPUT,
@@ -25,9 +23,8 @@ from fuzzgraph.adapted_layer import (
 )
 from fuzzgraph.case import EngineConfig, Mode, captured_size
 from fuzzgraph.case.adapters import most_adapters
-from fuzzgraph.expert_layer import rank_sizes
-from fuzzgraph.fields import ADAPTER_POOLS
-from fuzzgraph.handover import Excuse
+from fuzzgraph.data_ranks import rank_sizes
+from fuzzgraph.experts.adapted import ADAPTED_EXPERTS
 from fuzzgraph.observation import Field, PaddingRule
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.offline import fields as common
@@ -39,6 +36,13 @@ from fuzzgraph.targets.sglang.adapted_model import (
     LINEAR,
     AdaptedModel,
 )
+from fuzzgraph.targets.sglang.adapter_segments import (
+    HELD,
+    ROOM_FOR_ALL,
+    adapter_fields,
+    ranks_of_tokens,
+    segment_tensors,
+)
 from fuzzgraph.targets.sglang.attention_model import outputs_in
 from fuzzgraph.targets.sglang.backends.triton import (
     OF_ONE_RANK,
@@ -47,8 +51,8 @@ from fuzzgraph.targets.sglang.backends.triton import (
     triton_backend,
 )
 from fuzzgraph.targets.sglang.decode_session import DATA_RANKS
-from fuzzgraph.targets.sglang.excuses.decode import EXCUSES
-from fuzzgraph.targets.sglang.experts_beside_ranks import around_modules
+from fuzzgraph.targets.sglang.excuses import adapters, decode
+from fuzzgraph.targets.sglang.experts_beside_ranks import around_modules, exchange_arguments
 from fuzzgraph.targets.sglang.forward_batch.gathered_tokens import load_model_runner, pad_for_all
 from fuzzgraph.targets.sglang.release import SGLANG, engine_module, has_module, is_before
 from fuzzgraph.targets.sglang.stubs.adapter_ranks import AdapterRanks, name_of
@@ -72,27 +76,9 @@ _TUNED = (
     "sglang.srt.lora.triton_ops.lora_tuning_config",
 )
 """Where kernels look for block sizes that were tuned for a device, by its name."""
-_ROUTED = "sglang lora_manager.py prepare_lora_batch: each row's slot, and the rank of each slot"
-_SLOTS = "sglang mem_pool.py prepare_lora_batch: an adapter takes a free slot, or the oldest's"
-_BY_SLOT = (
-    "which slot an adapter lies in follows from those loaded before; outputs tell a wrong one"
-)
-_LEAVES = "sglang --lora-eviction-policy; mem_pool.py prepare_lora_batch: pinned adapters stay"
 SORTS = "what sorts tokens by expert (a model)"
 _EXPERTS_SINCE = (0, 5, 16)
 """The oldest release on which adapters of experts were driven."""
-_ROOM_FOR_ALL = (0, 5, 14)
-"""From this release on csgmv's graphs go through all segments that a batch may have."""
-_HELD = (
-    common.value("lora_weight_indices", unjudged=_BY_SLOT, source=_SLOTS),
-    common.value("lora_ranks", unjudged=_BY_SLOT, source=_SLOTS),
-    common.value("lora_seg_indptr", unjudged=_BY_SLOT, source=_SLOTS),
-    common.value("lora_permutation", unjudged=_BY_SLOT, source=_SLOTS),
-)
-"""Numbers that kernels read, by slot."""
-_RETURNED = dict.fromkeys(("boundary_reduction", "speculative_boundary_reduction"), "rs+rsv")
-"""How sums go back to their ranks, which a server has chosen when it makes a model; no sum here
-does."""
 Kernels = Literal["triton", "csgmv", "triton_v2", "uno_cublas"]
 
 
@@ -119,7 +105,7 @@ class LoraSession(TritonSession):
             "experts_shared_outer_loras": config.experts_shared_outer_loras,
             "lora_use_virtual_experts": config.lora_use_virtual_experts,
             **({"moe_runner_backend": self._experts} if config.num_experts else {}),
-            **(_RETURNED if config.dp_size > 1 else {}),
+            **exchange_arguments(config),
         }
 
     def engine_runs(self, batch: Batch | None = None) -> contextlib.AbstractContextManager[None]:
@@ -205,18 +191,7 @@ class LoraSession(TritonSession):
         return {**super().roots, "lora_manager": self._manager}
 
     def _more_fields(self, config: EngineConfig) -> tuple[Field, ...]:
-        padded = self._of_padded_rows(config)
-        ranks = "lora_ranks_of_all", "rank_adapter_ranks"
-        beside = (common.value(ranks[0], repeats=ranks[1], source=_ROUTED),)
-        return (
-            *(beside if config.dp_size > 1 else ()),
-            Field(
-                "lora_ranks_of_tokens", "tokens", "nothing", padded, source=_ROUTED,
-                repeats="adapter_ranks", in_modes=(("idle", common.FREE),),
-            ),
-            replace(common.value("lora_pool", repeats=ADAPTER_POOLS, source=_LEAVES), past=_LEAVES),
-            *(replace(field, past=_BY_SLOT) for field in _HELD),
-        )  # fmt: skip
+        return adapter_fields(config, self._of_padded_rows(config))
 
     def _of_padded_rows(self, config: EngineConfig) -> PaddingRule:
         """They have no adapter where segments cover live rows alone: those of Triton's kernels
@@ -224,7 +199,7 @@ class LoraSession(TritonSession):
         In verifies Triton's kernels have a segment for each row, without one behind the live ones
         from 0.5.21 on. Before, padded rows keep what the last batch had."""
         triton = (0, 5, 21) if config.modes == ("target_verify",) else (0, 5, 11)
-        covered = {"triton": triton, "csgmv": _ROOM_FOR_ALL}[self._kernels]
+        covered = {"triton": triton, "csgmv": ROOM_FOR_ALL}[self._kernels]
         return common.FREE if is_before(covered) else PaddingRule("fill", 0)
 
     def _read(self, *, in_graph: bool) -> Any:
@@ -249,7 +224,7 @@ class LoraSession(TritonSession):
         return {
             **found,
             "lora_ranks_of_tokens": self._ranks_of_tokens(info, self._tokens(len(lens))),
-            **{field.name: held[field.name] for field in _HELD if field.name in held},
+            **{field.name: held[field.name] for field in HELD if field.name in held},
         }
 
     def _ranks_of_all(self) -> dict[str, torch.Tensor]:
@@ -273,31 +248,11 @@ class LoraSession(TritonSession):
 
     def _held(self, info: Any) -> dict[str, torch.Tensor]:
         """Tensors that the kernels read."""
-        found = {
-            "lora_weight_indices": info.weight_indices,
-            "lora_ranks": info.lora_ranks,
-            "lora_scalings": info.scalings,
-            "lora_seg_indptr": info.seg_indptr,
-            "lora_seg_lens": info.seg_lens,
-            "lora_permutation": info.permutation,
-        }
-        return {name: tensor for name, tensor in found.items() if tensor is not None}
+        return segment_tensors(info)
 
     def _ranks_of_tokens(self, info: Any, tokens: int) -> torch.Tensor:
         """int64 [tokens] rank of the adapter that kernels apply to each; 0 if they apply none."""
-        found = torch.zeros(tokens, dtype=torch.int64)
-        ranks, ends = info.lora_ranks.tolist(), info.seg_indptr.tolist()
-        slots = info.weight_indices.tolist()
-        permutation = None if info.permutation is None else info.permutation.cpu().long()
-        segments = len(slots)  # without a permutation one for each row, padded ones included
-        if permutation is not None and (not info.use_cuda_graph or is_before(_ROOM_FOR_ALL)):
-            segments = min(info.num_segments, segments)
-        for segment in range(segments):
-            members = torch.arange(ends[segment], max(ends[segment : segment + 2]))
-            if permutation is not None:
-                members = permutation[members]
-            found[members[members < tokens]] = ranks[slots[segment]]
-        return found
+        return ranks_of_tokens(info, tokens)
 
     def _tokens(self, rows: int) -> int:
         return len(self._last_batch.input_ids) if self.ran_eagerly else self._padded_tokens(rows)
@@ -329,35 +284,6 @@ class LoraSession(TritonSession):
         return found
 
 
-_EXPERT_EXCUSES = (
-    Excuse(
-        "*.topk_ids",
-        "live",
-        "sglang virtual_experts.py _fused_virtual_topk_ids: expert + slot * experts",
-        "experts of all slots, one slot behind another; " + _BY_SLOT,
-        only_with="lora_use_virtual_experts",
-    ),
-    *(
-        Excuse(
-            f"moe_lora_align_block_size.{name}",
-            "live",
-            _SLOTS,
-            "of slots; " + _BY_SLOT,
-        )
-        for name in ("req_to_lora", "adapter_enabled")
-    ),
-)
-_EXCUSES = (
-    Excuse(
-        "*.forward_batch.can_run_decode_cuda_graph",
-        "fits",
-        "sglang scheduler_components/dp_attn.py: all ranks agree whether they take a graph",
-        "the eager run is what a step without that agreement computes",
-        only_with="dp_size",
-    ),
-)
-
-
 @contextlib.contextmanager
 def _beside_ranks() -> Iterator[None]:
     with cuda_on_cpu(), gathered_apart():
@@ -367,7 +293,7 @@ def _beside_ranks() -> Iterator[None]:
 class LoraTarget(TritonTarget):
     """Layers with adapters on the sglang release that this process holds."""
 
-    excuses = (*EXCUSES, *_EXPERT_EXCUSES)
+    excuses = (*decode.EXCUSES, *adapters.OF_EXPERTS)
     session: type[LoraSession] = LoraSession
     also_stood_in_for: tuple[str, ...] = (
         "the number of cores",
@@ -397,7 +323,7 @@ class LoraTarget(TritonTarget):
         )
         if kernels == "triton":
             self.capabilities = self.capabilities.replace(modes=(mode, "idle"))
-            self.excuses = (*self.excuses, *_EXCUSES)
+            self.excuses = (*self.excuses, *adapters.OF_RANKS)
             self.also_stood_in_for = (*self.also_stood_in_for, "what other ranks have")
 
     def refused(self, config: EngineConfig) -> str | None:

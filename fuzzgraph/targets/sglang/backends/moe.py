@@ -3,8 +3,7 @@
 The block is the engine's own of Qwen3-MoE, DeepSeek V3 or GPT-OSS, on the path that a server with
 CUDA takes: `TopK`, the standard dispatcher, the fused kernels in Triton. With `--ep-size` each rank
 has a part of the experts and gives its part of the sum; data-parallel ranks exchange their tokens
-before and behind them. The engine's recorder counts the tokens of
-each expert, as it does for EPLB.
+before and behind them. The engine's recorder counts the tokens of each expert, as it does for EPLB.
 """
 
 from __future__ import annotations
@@ -17,23 +16,16 @@ from typing import Any, Literal
 import torch
 
 from fuzzgraph.case import EngineConfig, Mode
-from fuzzgraph.expert_columns import EXPERT_WIDTH
-from fuzzgraph.expert_layer import (
-    EXPERTS,
-    OF_RANKS,
-    UNQUANTISED,
-    named_experts,
-    places,
-    rank_sizes,
-)
-from fuzzgraph.handover import Excuse
-from fuzzgraph.observation import Field, PaddingRule
+from fuzzgraph.data_ranks import rank_sizes
+from fuzzgraph.experts.columns import EXPERT_WIDTH
+from fuzzgraph.experts.outputs import EXPERTS, OF_RANKS
+from fuzzgraph.experts.routing import named_experts
+from fuzzgraph.experts.weights import UNQUANTISED
+from fuzzgraph.observation import Field
 from fuzzgraph.ports import GraphEngine
-from fuzzgraph.targets.offline import fields as common
 from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu
 from fuzzgraph.targets.offline.package import call_with_known
 from fuzzgraph.targets.offline.patching import replaced_names
-from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.attention_model import outputs_in
 from fuzzgraph.targets.sglang.backends.triton import (
     OF_ONE_RANK,
@@ -42,8 +34,22 @@ from fuzzgraph.targets.sglang.backends.triton import (
     triton_backend,
 )
 from fuzzgraph.targets.sglang.decode_session import DATA_RANKS
-from fuzzgraph.targets.sglang.excuses.decode import EXCUSES
-from fuzzgraph.targets.sglang.experts_beside_ranks import BOUNDARY, around_modules
+from fuzzgraph.targets.sglang.excuses import decode, experts
+from fuzzgraph.targets.sglang.expert_fields import (
+    IDS,
+    Ids,
+    counts_field,
+    id_fields,
+    id_names,
+    masks_padded_tokens,
+)
+from fuzzgraph.targets.sglang.expert_recorder import kept_counts, open_recorder, use_recorder
+from fuzzgraph.targets.sglang.experts_beside_ranks import (
+    around_modules,
+    beside_ranks,
+    exchange_arguments,
+    lacks_exchange,
+)
 from fuzzgraph.targets.sglang.experts_model import (
     BLOCKS,
     ExpertsModel,
@@ -55,7 +61,6 @@ from fuzzgraph.targets.sglang.release import (
     SGLANG,
     demand_release,
     engine_module,
-    has_module,
     is_before,
 )
 from fuzzgraph.targets.sglang.stubs.custom_all_reduce import with_custom_all_reduce
@@ -66,11 +71,8 @@ from fuzzgraph.targets.sglang.stubs.expert_places import (
     places_as_loaded,
 )
 from fuzzgraph.targets.sglang.stubs.fused_experts import (
-    DISPATCHER,
     MODULES,
-    RECORDER,
     SETTINGS,
-    TOPK,
     run_experts_as_on_cuda,
 )
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
@@ -79,37 +81,17 @@ from fuzzgraph.targets.sglang.stubs.quantised_experts import (
     has_quantised_experts,
     quantise_as_on_cuda,
 )
-from fuzzgraph.targets.sglang.stubs.tp_groups import gathered_apart
 from fuzzgraph.world import Batch
 
 _RANKS_SINCE = (0, 5, 12)
 """The oldest release on which experts beside data-parallel ranks were driven."""
-_DATA_RANKS = "sglang.srt.layers.dp_attention"
-_CHOSEN = "sglang topk.py select_experts: the k largest, in falling order"
-_MASKED = "sglang topk.py _mask_topk_ids_padded_region: -1 from num_token_non_padded on"
-_COUNTED = "sglang expert_distribution.py _SelectExpertsSinglePassGatherer: ids of -1 do not count"
-_UNMASKED = (
-    "padded tokens count as well: nothing tells the block of their number (sglang qwen3_moe.py "
-    "forward_normal up to 0.5.21; with one rank forward_batch_info.py enable_num_token_non_padded)"
-)
-
-
-_IDS = (("topk_ids", "chosen_experts"), ("local_topk_ids", "local_experts"))
-"""What the router chose, and what the experts were handed: field and truth, by place."""
-
-
-def _names(config: EngineConfig, truths: tuple[str, str]) -> tuple[list[str], list[str]]:
-    """Names of fields, and of what they repeat, for each expert of a token."""
-    name, truth = truths
-    named = range(named_experts(config))
-    return [f"{name}.{place}" for place in named], [f"{truth}:{place}" for place in named]
 
 
 class MoeSession(TritonSession):
     """One block of experts, one recorder and one decode runner with its captured graphs."""
 
     model_class = ExpertsModel
-    shown_ids = _IDS
+    shown_ids: Ids = IDS
     """What is shown of each token's experts: field and truth, by place."""
 
     def _server_arguments(self, config: EngineConfig) -> Mapping[str, Any]:
@@ -124,12 +106,12 @@ class MoeSession(TritonSession):
             "expert_distribution_recorder_mode": "stat",
             "expert_distribution_recorder_buffer_size": 1,
             **place_arguments(config),
-            **(_RETURNED_BY[config.expert_exchange] if config.dp_size > 1 else {}),
+            **exchange_arguments(config),
         }
 
     @contextlib.contextmanager
     def engine_runs(self, batch: Batch | None = None) -> Iterator[None]:
-        with cuda_on_cpu(), _block_on_cuda(self._config), _beside_ranks(self._config):
+        with cuda_on_cpu(), _block_on_cuda(self._config), beside_ranks(self._config):
             yield
 
     @property
@@ -142,7 +124,7 @@ class MoeSession(TritonSession):
         call_with_known(
             engine_module(SETTINGS).initialize_moe_config, server_args=runner.server_args
         )
-        self.recorder = _recorder(self._config, runner)
+        self.recorder = open_recorder(self._config, runner)
         copied = self._config.expert_copies > 0
         described = described_experts(self._config) if copied else None
         self.places = places_as_loaded(self._config, described) if copied else None
@@ -156,7 +138,7 @@ class MoeSession(TritonSession):
         super()._use()
         if self.places is not None:
             keep_places(self.places)
-        engine_module(RECORDER).set_global_expert_distribution_recorder(self.recorder)
+        use_recorder(self.recorder)
 
     @property
     def roots(self) -> Mapping[str, object]:
@@ -168,21 +150,10 @@ class MoeSession(TritonSession):
 
     def _more_fields(self, config: EngineConfig) -> tuple[Field, ...]:
         masked = self._masks_padded_tokens(config)
-        ids = tuple(
-            _ids_field(name, truth, masked and place < config.experts_per_token)
-            for truths in self.shown_ids
-            for place, (name, truth) in enumerate(zip(*_names(config, truths), strict=True))
-        )
+        ids = id_fields(config, self.shown_ids, masked=masked)
         if config.dp_size > 1:  # the recorder counts padded tokens of other ranks as well
             return ids
-        if masked:
-            counts = common.value("expert_counts", repeats="expert_counts", source=_COUNTED)
-        else:
-            counts = Field(
-                "expert_counts", "scalar", "nothing", common.FREE, source=_COUNTED,
-                unjudged=_UNMASKED, past=_UNMASKED,
-            )  # fmt: skip
-        return (*ids, counts)
+        return (*ids, counts_field(masked=masked))
 
     def _masks_padded_tokens(self, config: EngineConfig) -> bool:
         """Whether the router gives padded tokens no expert."""
@@ -214,11 +185,10 @@ class MoeSession(TritonSession):
         if self._outputs is None:
             return found
         shown = self._outputs.next_token_logits[:, -self._id_columns :]
-        names = [name for truths in self.shown_ids for name in _names(self._config, truths)[0]]
+        names = id_names(self._config, self.shown_ids)
         found |= {name: ids.long() for name, ids in zip(names, shown.unbind(1), strict=True)}
         if self._config.dp_size == 1:
-            kept = self.recorder._accumulator._global_physical_count_of_buffered_step
-            found["expert_counts"] = kept.get_all()[0, 0].long()  # of one pass, and its one layer
+            found["expert_counts"] = kept_counts(self.recorder)
         return found
 
     def promised_outputs(self, mode: Mode) -> tuple[str, ...]:
@@ -241,43 +211,6 @@ class MoeSession(TritonSession):
         return {**found, EXPERTS: shown[:, -EXPERT_WIDTH:].clone()}
 
 
-def _ids_field(name: str, truth: str, masked: bool) -> Field:
-    """Numbers of experts of tokens, one place of each; what masks padded tokens passes over the
-    place of a shared expert, which computes them for nothing."""
-    padded = PaddingRule("fill", -1) if masked else common.FREE
-    source = _MASKED if masked else _CHOSEN
-    return Field(name, "tokens", "nothing", padded, source=source, repeats=truth)
-
-
-def masks_padded_tokens(config: EngineConfig) -> bool:
-    """Whether this release's block masks padded tokens, where experts lie on several ranks
-    that have the same tokens: DeepSeek's hands the count on (0.5.21), and since 0.5.23 `TopK` looks
-    it up by itself. Gathered tokens of several ranks are masked elsewhere, by the dispatcher."""
-    if config.ep_size == 1 or config.dp_size > 1:
-        return False
-    by_itself = hasattr(engine_module(TOPK), "resolve_routing_inputs")
-    return by_itself or config.expert_scoring == "sigmoid"
-
-
-def _recorder(config: EngineConfig, runner: ModelRunner) -> Any:
-    """The engine's own, recording, over experts that lie where their numbers say."""
-    placed = Stub(
-        num_layers=1,
-        num_physical_experts=places(config),
-        num_logical_experts=config.num_experts,
-        num_local_physical_experts=places(config) // config.ep_size,
-        ep_size=config.ep_size,
-    )
-    made = call_with_known(
-        engine_module(RECORDER).ExpertDistributionRecorder.init_new,
-        server_args=runner.server_args,
-        expert_location_metadata=placed,
-        rank=config.ep_rank,
-    )
-    made.start_record()
-    return made
-
-
 def _take_cuda_path(block: Any, *, quantised: bool) -> None:
     for layer in (block.topk,) if quantised else (block.topk, block.experts.quant_method):
         layer._forward_method = layer.forward_cuda
@@ -289,32 +222,6 @@ def _block_on_cuda(config: EngineConfig) -> contextlib.AbstractContextManager[No
     if family_of(config) != "deepseek":
         return contextlib.nullcontext()
     return replaced_names([engine_module(BLOCKS["deepseek"][0])], {"_is_cuda": True})
-
-
-_RETURNED_BY: Mapping[str, Mapping[str, str]] = MappingProxyType({
-    exchange: dict.fromkeys(("boundary_reduction", "speculative_boundary_reduction"), reduction)
-    for exchange, reduction in (
-        ("scatterv", "rs+rsv"), ("gatherv", "rs+rsv"), ("scatter", "rs"), ("reduce", "ar"),
-    )
-})  # fmt: skip
-"""What a server is told of how sums go back to their ranks, from 0.5.21 on."""
-
-
-@contextlib.contextmanager
-def _beside_ranks(config: EngineConfig) -> Iterator[None]:
-    """As on a server with data-parallel ranks.
-
-    Its environment asks for masks of their padded tokens (SGLANG_OPT_MASK_DP_PAD_MOE), and maybe
-    for tokens gathered from ranks of various sizes (SGLANG_DP_USE_GATHERV); modules read it as they
-    are imported.
-    """
-    if config.dp_size == 1:
-        yield
-        return
-    ranks = engine_module(_DATA_RANKS)
-    switches = {"_MASK_DP_PAD_MOE": True, "_USE_DP_GATHERV": config.expert_exchange == "gatherv"}
-    with replaced_names([engine_module(DISPATCHER), ranks], switches), gathered_apart():
-        yield
 
 
 _MODEL_SIZES: Mapping[str, Any] = MappingProxyType({"dtypes": ("float16",), "attentions": ("mha",)})
@@ -329,35 +236,12 @@ _QUANTISATIONS = (
     "fp8_dynamic",
     "int8_channels",
 )
-_IDS_OF_KERNELS = ("*.expert_ids", "*.experts_ids", "*.topk_ids")
-_EXCUSES = (
-    *(
-        Excuse(
-            name,
-            "meaning",
-            "sglang topk.py _mask_topk_ids_padded_region; token_dispatcher/standard.py dispatch",
-            "numbers of experts, of which -1 is none; declared fields judge them",
-        )
-        for name in _IDS_OF_KERNELS
-    ),
-    *(
-        Excuse(
-            name,
-            "live",
-            "sglang forward_batch_info.py prepare_mlp_sync_batch: get_dp_padding_mode",
-            "of tokens of all ranks, which lie elsewhere where ranks are padded otherwise; "
-            "declared fields judge them",
-            only_with="dp_size",
-        )
-        for name in _IDS_OF_KERNELS
-    ),
-)
 
 
 class MoeTarget(TritonTarget):
     """A block of experts on the sglang release that this process holds."""
 
-    excuses = (*EXCUSES, *_EXCUSES)
+    excuses = (*decode.EXCUSES, *experts.EXCUSES)
     also_stood_in_for = (
         "the number of cores",
         "compiled kernels that route and quantise (models)",
@@ -394,19 +278,12 @@ class MoeTarget(TritonTarget):
     def refused(self, config: EngineConfig) -> str | None:
         if not config.num_experts:
             return "the model has a layer of experts: num_experts must be 1 or more"
-        if config.shared_experts == "fused" and config.experts_per_token == config.num_experts:
-            return "beside a fused shared expert a router leaves some out: raise num_experts"
         return super().refused(config)
 
     def unserved(self, config: EngineConfig) -> str | None:
-        lacks = {
-            "gatherv": not hasattr(engine_module(_DATA_RANKS), "_USE_DP_GATHERV"),
-            "scatter": not has_module(BOUNDARY),
-            "reduce": not has_module(BOUNDARY),
-        }
         if config.expert_quantisation != UNQUANTISED and not has_quantised_experts():
             return f"{config.expert_quantisation} is quantised by kernels of later releases"
-        if lacks.get(config.expert_exchange):
+        if lacks_exchange(config.expert_exchange):
             return f"expert_exchange={config.expert_exchange!r} is an option of later releases"
         return super().unserved(config)
 

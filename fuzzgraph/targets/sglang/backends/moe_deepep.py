@@ -16,14 +16,14 @@ from typing import Any
 import torch
 
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.expert_layer import UNQUANTISED
+from fuzzgraph.experts.weights import UNQUANTISED
 from fuzzgraph.observation import Field
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.offline import fields as common
 from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu
 from fuzzgraph.targets.sglang.backends.moe import MoeSession, MoeTarget
 from fuzzgraph.targets.sglang.exchanged_experts_model import ExchangedExpertsModel
-from fuzzgraph.targets.sglang.expert_exchange import DEEPEP
+from fuzzgraph.targets.sglang.expert_exchange import ADAPTED_FROM, DEEPEP
 from fuzzgraph.targets.sglang.forward_batch.gathered_tokens import load_model_runner, pad_for_all
 from fuzzgraph.targets.sglang.release import SGLANG, demand_release
 from fuzzgraph.targets.sglang.stubs.low_latency_exchange import most_sent
@@ -35,8 +35,6 @@ from fuzzgraph.targets.sglang.stubs.low_latency_experts import (
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 from fuzzgraph.world import Batch
 
-_SCORES_IN_FLOAT32 = 0, 5, 22
-"""The first release whose decode attention sums up scores in float32 (decode_attention.py)."""
 _RECEIVED = "DeepEP buffer.py low_latency_dispatch: recv_count; ids of -1 are sent nowhere"
 
 
@@ -117,8 +115,8 @@ class MoeDeepepTarget(MoeTarget):
         return MoeDeepepSession(config, graphs)
 
     def load(self) -> None:
-        lack = "sums up attention's scores in bfloat16, which lanes take for integers,"
-        demand_release(_SCORES_IN_FLOAT32, lack, self.name)
+        lack = "prepares an exchange within a runner's replay, not before it,"
+        demand_release(ADAPTED_FROM, lack, self.name)
         super().load()
         self.capabilities = self.capabilities.replace(custom_all_reduce=False)
         with cuda_on_cpu():

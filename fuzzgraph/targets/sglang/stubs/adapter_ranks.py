@@ -18,8 +18,8 @@ import torch
 from fuzzgraph.adapted_layer import ADAPTED_INPUT, adapters_of_ranks
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.case.capture_sizes import most_tokens_of_a_rank
+from fuzzgraph.data_ranks import rank_sizes, tokens_of_ranks
 from fuzzgraph.errors import EngineError
-from fuzzgraph.expert_layer import rank_sizes, tokens_of_ranks
 from fuzzgraph.targets.sglang.stubs.tp_groups import (
     Group,
     live_rows_of_others,

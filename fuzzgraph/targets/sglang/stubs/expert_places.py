@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.expert_layer import expert_at
+from fuzzgraph.experts.placement import expert_at
 from fuzzgraph.targets.offline.patching import replaced_names
 from fuzzgraph.targets.sglang.release import engine_module
 

@@ -2,7 +2,7 @@
 
 There is one process. Of the others it is known what they hand to a collective: the rows of their
 tokens before the experts, and behind them their part of each token's sum
-(`fuzzgraph.expert_layer`). A collective here gives this rank what its contract says of these
+(`fuzzgraph.experts`). A collective here gives this rank what its contract says of these
 inputs, and refuses arguments that the engine's own does not take (sglang parallel_state.py
 GroupCoordinator). Rows of other ranks behind their live tokens are left as they are found: what an
 earlier step or nobody wrote there.
@@ -16,11 +16,12 @@ from typing import Any, Literal
 
 import torch
 
-from fuzzgraph import expert_layer
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.case.capture_sizes import most_tokens_of_a_rank
+from fuzzgraph.data_ranks import rank_sizes, tokens_of_ranks
 from fuzzgraph.errors import EngineError
-from fuzzgraph.expert_columns import ATTENDED, EXPERT_WIDTH
+from fuzzgraph.experts.columns import ATTENDED, EXPERT_WIDTH
+from fuzzgraph.experts.outputs import other_parts
 from fuzzgraph.splitmix import hash_quarters
 from fuzzgraph.targets.sglang.stubs.tp_groups import (
     Group,
@@ -61,7 +62,7 @@ class ExpertRanks(Group):
         self._rows = torch.empty(shape, dtype=own.dtype, device=device)
         self._parts = torch.zeros(shape, dtype=own.dtype, device=device)
         self._own = own.cpu()
-        self._rest = expert_layer.other_parts(config).to(own.dtype)
+        self._rest = other_parts(config).to(own.dtype)
         return most
 
     def past(self, batch: Batch) -> Iterable[tuple[torch.Tensor, Any, torch.Tensor]]:
@@ -69,10 +70,10 @@ class ExpertRanks(Group):
 
         Of rows without a token the others give nothing: what they hold is not theirs to know.
         """
-        sizes = expert_layer.rank_sizes(batch, self._config)
+        sizes = rank_sizes(batch, self._config)
         yield self._sizes, slice(None), torch.tensor(sizes)
         parts = torch.zeros_like(self._parts, device="cpu")
-        for rank, tokens in enumerate(expert_layer.tokens_of_ranks(batch, self._config)):
+        for rank, tokens in enumerate(tokens_of_ranks(batch, self._config)):
             ids, live = torch.from_numpy(tokens), slice(0, len(tokens))
             parts[rank, live] = self._rest[ids]
             if rank != self.rank:

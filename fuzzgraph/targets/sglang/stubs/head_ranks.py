@@ -16,8 +16,8 @@ import torch
 
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.case.capture_sizes import most_tokens_of_a_rank
+from fuzzgraph.data_ranks import rank_sizes
 from fuzzgraph.errors import EngineError
-from fuzzgraph.expert_layer import rank_sizes
 from fuzzgraph.language_head import (
     PADDED_VOCABULARY,
     hidden_columns,

@@ -14,11 +14,13 @@ from typing import Any
 
 import torch
 
-from fuzzgraph import expert_layer
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.case.capture_sizes import most_tokens_of_a_rank
+from fuzzgraph.data_ranks import tokens_of_ranks
 from fuzzgraph.errors import EngineError
-from fuzzgraph.expert_columns import EXPERT_WIDTH
+from fuzzgraph.experts.columns import EXPERT_WIDTH
+from fuzzgraph.experts.routing import expert_weights, experts_of_tokens
+from fuzzgraph.experts.weights import down_weight, gate_up_weight
 from fuzzgraph.kernel_models.checks import Call
 from fuzzgraph.kernel_models.low_latency import Exchange, Handle
 from fuzzgraph.targets.offline.stub import Stub
@@ -62,22 +64,22 @@ class LowLatencyBuffer:
             stacked = torch.stack([*map(weight, range(config.num_experts))])
             return torch.empty_like(stacked, device=device).copy_(stacked)
 
-        self._gates_and_ups = of_experts(expert_layer.gate_up_weight)
-        self._downs = of_experts(expert_layer.down_weight)
+        self._gates_and_ups = of_experts(gate_up_weight)
+        self._downs = of_experts(down_weight)
 
     def past(self, batch: Batch) -> Iterable[tuple[torch.Tensor, Any, torch.Tensor]]:
         """What the others send in this step: memory, an index into it, what is put there."""
         exchange = self.exchange
-        chosen = expert_layer.experts_of_tokens(self._config)
+        chosen = experts_of_tokens(self._config)
         ids = torch.full_like(exchange.others_ids, -1, device="cpu")
         weights = torch.zeros_like(exchange.others_weights, device="cpu")
-        for rank, tokens in enumerate(expert_layer.tokens_of_ranks(batch, self._config)):
+        for rank, tokens in enumerate(tokens_of_ranks(batch, self._config)):
             if rank == self.rank:
                 continue
             live = slice(0, len(tokens))
             ids[rank, live] = torch.from_numpy(chosen[tokens])
             for place, token in enumerate(tokens.tolist()):
-                weights[rank, place] = expert_layer.expert_weights(token, self._config)
+                weights[rank, place] = expert_weights(token, self._config)
             rows = rows_of_tokens(self._own, torch.from_numpy(tokens), batch.step, rank)
             yield exchange.others, (rank, live), rows
         yield exchange.others_ids, slice(None), ids

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
+from fuzzgraph.experts.quantised import GROUP
 from fuzzgraph.kernel_models import row_quant
-from fuzzgraph.quantised_experts import GROUP
 from fuzzgraph.targets.sglang.release import engine_module, has_module
 from fuzzgraph.targets.sglang.stubs.compiled_modules import Compiled, Makers, compile_to_models
 

@@ -14,7 +14,7 @@ import torch
 
 from fuzzgraph.adapted_layer import ADAPTED_INPUT
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.expert_columns import EXPERT_WIDTH
+from fuzzgraph.experts.columns import EXPERT_WIDTH
 from fuzzgraph.language_head import hidden_columns
 from fuzzgraph.targets.offline.patching import replaced_names
 from fuzzgraph.targets.offline.stub import Stub

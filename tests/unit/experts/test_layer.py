@@ -10,29 +10,30 @@ import pytest
 import torch
 
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
-from fuzzgraph.expert_columns import ATTENDED, EXPERT_WIDTH, OWN
-from fuzzgraph.expert_layer import (
-    SHARED,
+from fuzzgraph.data_ranks import tokens_of_ranks
+from fuzzgraph.experts.columns import ATTENDED, EXPERT_WIDTH, OWN
+from fuzzgraph.experts.outputs import expert_coarseness, expert_outputs, other_parts, rank_outputs
+from fuzzgraph.experts.placement import (
+    expert_at,
+    expert_counts,
+    local_experts,
+    placed_experts,
+    received_counts,
+)
+from fuzzgraph.experts.routing import (
     chosen_experts,
     correction_bias,
-    down_bias,
-    down_weight,
-    expert_at,
-    expert_coarseness,
-    expert_counts,
-    expert_outputs,
     experts_of_tokens,
-    gate_up_bias,
-    gate_up_weight,
-    local_experts,
-    other_parts,
-    placed_experts,
-    rank_outputs,
-    received_counts,
     router_bias,
     router_weight,
+)
+from fuzzgraph.experts.weights import (
+    SHARED,
+    down_bias,
+    down_weight,
+    gate_up_bias,
+    gate_up_weight,
     token_rows,
-    tokens_of_ranks,
 )
 from fuzzgraph.layout import plan
 from fuzzgraph.reference import expected, rounding_of, yardstick

@@ -28,7 +28,7 @@ from types import MappingProxyType
 import numpy as np
 import torch
 
-from fuzzgraph.expert_columns import ATTENDED, EXPERT_WIDTH, OWN, quarters
+from fuzzgraph.experts.columns import ATTENDED, EXPERT_WIDTH, OWN, quarters
 from fuzzgraph.splitmix import hash_counters
 from fuzzgraph.world import VOCAB, IntArray
 

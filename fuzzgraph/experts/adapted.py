@@ -1,6 +1,6 @@
 """Experts with LoRA adapters: known weights, and what the layer computes.
 
-A token goes to the experts that `fuzzgraph.expert_layer` names for it, with the weights from there.
+A token goes to the experts that `fuzzgraph.experts.routing` names, with the weights from there.
 Expert e gives `W2 (silu(g) * u)`, where g and u are `W1 x` and `W3 x` (Shazeer 2020, "GLU
 variants"). Each of the three products has an adapter of its own, that of the token's request and of
 the expert: `W x + s B (A x)` (Hu et al. 2021, "LoRA", equation 3). With shared outer adapters the
@@ -22,12 +22,8 @@ import torch
 
 from fuzzgraph.adapted_layer import ADAPTED_INPUT, adapted_inputs, numbers, rank_of, scale_of
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.expert_layer import (
-    INTERMEDIATE,
-    chosen_experts,
-    expert_weights,
-    experts_of_tokens,
-)
+from fuzzgraph.experts.routing import chosen_experts, expert_weights, experts_of_tokens
+from fuzzgraph.experts.weights import INTERMEDIATE
 from fuzzgraph.world import VOCAB, Batch, IntArray
 
 ADAPTED_EXPERTS = "lora_experts"

@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from fuzzgraph.adapted_experts import (
+from fuzzgraph.adapted_layer import adapted_inputs, scale_of
+from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, validate
+from fuzzgraph.errors import InvalidCase
+from fuzzgraph.experts.adapted import (
     ADAPTED_EXPERTS,
     PRODUCTS,
     adapted_expert_coarseness,
@@ -17,10 +20,7 @@ from fuzzgraph.adapted_experts import (
     changes_expert,
     routes_of_tokens,
 )
-from fuzzgraph.adapted_layer import adapted_inputs, scale_of
-from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, validate
-from fuzzgraph.errors import InvalidCase
-from fuzzgraph.expert_layer import chosen_experts, expert_weights
+from fuzzgraph.experts.routing import chosen_experts, expert_weights
 from fuzzgraph.layout import plan
 from fuzzgraph.reference import expected
 from fuzzgraph.world import Batch

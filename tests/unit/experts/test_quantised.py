@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fuzzgraph import quantised_experts
-from fuzzgraph.expert_columns import ATTENDED, EXPERT_WIDTH
-from fuzzgraph.quantised_experts import GROUP, INNER, Quantised
+from fuzzgraph.experts import quantised
+from fuzzgraph.experts.columns import ATTENDED, EXPERT_WIDTH
+from fuzzgraph.experts.quantised import GROUP, INNER, Quantised
 from fuzzgraph.world import VOCAB
 
 KINDS = ("fp8_blocks", "fp8_channels", "fp8_tensors", "fp8_dynamic", "int8_channels")
@@ -18,23 +18,21 @@ LARGEST = {torch.float8_e4m3fn: 448.0, torch.int8: 127.0}
 
 def rows(kind: str, attention: float = 2.0) -> torch.Tensor:
     """float64 [VOCAB, EXPERT_WIDTH] of all tokens behind attention that gives one number."""
-    own = quantised_experts.quantised_rows(kind)
+    own = quantised.quantised_rows(kind)
     return torch.cat((own, torch.full((VOCAB, ATTENDED), attention)), dim=1).double()
 
 
 def inner(kind: str, expert: int) -> torch.Tensor:
     """float64 [VOCAB, INNER] what comes between the products."""
-    gate, up = (
-        each.whole() @ rows(kind).T for each in quantised_experts.gates_and_ups(kind, expert)
-    )
+    gate, up = (each.whole() @ rows(kind).T for each in quantised.gates_and_ups(kind, expert))
     return (gate * gate.sigmoid() * up).T
 
 
 def requantised(numbers: torch.Tensor, kind: str, product: str) -> torch.Tensor:
     """The same numbers as an engine quantises them, and back."""
-    dtype = quantised_experts.dtype_of(kind)
+    dtype = quantised.dtype_of(kind)
     if kind == "fp8_tensors":
-        scale = torch.tensor(quantised_experts.input_scale(product, 0))
+        scale = torch.tensor(quantised.input_scale(product, 0))
     else:
         width = GROUP if kind == "fp8_blocks" else numbers.shape[1]
         groups = (
@@ -69,7 +67,7 @@ def test_what_comes_between_the_products_is_quantised_without_a_loss(
 @by_kind
 @pytest.mark.parametrize("expert", EXPERTS)
 def test_scaled_weights_give_gates_that_a_step_can_tell(kind: str, expert: int) -> None:
-    gate, _ = quantised_experts.gates_and_ups(kind, expert)
+    gate, _ = quantised.gates_and_ups(kind, expert)
     assert set((gate.whole() @ rows(kind).T).unique().tolist()) == {-16.0, 0.0, 16.0}
 
 
@@ -81,8 +79,8 @@ def test_no_token_has_the_same_numbers_for_two_experts(kind: str) -> None:
 
 
 def parts(kind: str, expert: int) -> dict[str, Quantised]:
-    gate, up = quantised_experts.gates_and_ups(kind, expert)
-    return {"gate": gate, "up": up, "down": quantised_experts.down(kind, expert)}
+    gate, up = quantised.gates_and_ups(kind, expert)
+    return {"gate": gate, "up": up, "down": quantised.down(kind, expert)}
 
 
 @by_kind
@@ -100,15 +98,15 @@ def test_a_scale_tells_its_place(kind: str, product: str) -> None:
 def test_weights_fit_into_their_dtype(kind: str, product: str) -> None:
     for expert in EXPERTS:
         found = parts(kind, expert)[product]
-        largest = LARGEST[quantised_experts.dtype_of(kind)]
-        assert found.weight.dtype == quantised_experts.dtype_of(kind)
+        largest = LARGEST[quantised.dtype_of(kind)]
+        assert found.weight.dtype == quantised.dtype_of(kind)
         assert found.weight.float().abs().max() <= largest
         sixteenths = found.whole() * 16
         assert torch.equal(sixteenths, sixteenths.round())
 
 
 def test_experts_are_the_same_whatever_holds_their_weights() -> None:
-    down = [quantised_experts.down(kind, 3).whole() for kind in KINDS]
+    down = [quantised.down(kind, 3).whole() for kind in KINDS]
     assert all(torch.equal(each, down[0]) for each in down)
     assert down[0].shape == (EXPERT_WIDTH, INNER)
 
@@ -116,5 +114,5 @@ def test_experts_are_the_same_whatever_holds_their_weights() -> None:
 @by_kind
 def test_no_expert_gives_more_than_its_bound(kind: str) -> None:
     for expert in range(64):
-        out = inner(kind, expert) @ quantised_experts.down(kind, expert).whole().T
-        assert out.abs().max() < quantised_experts.largest_result()
+        out = inner(kind, expert) @ quantised.down(kind, expert).whole().T
+        assert out.abs().max() < quantised.largest_result()
