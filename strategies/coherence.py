@@ -21,6 +21,7 @@ from fuzzgraph.strategies.coherent_drafts import (
     drafted_blocks,
     drafted_prompts,
     ngram_drafts,
+    plan_streams,
     sampling,
     usual_steps,
     verify_budget,
@@ -139,6 +140,8 @@ def coherent(fields: Fields, can: Capabilities, draws: Draws, pins: Pins = ()) -
         safe_gates(fields, can, draws)
     drafted_prompts(fields, can, draws)
     drafted_blocks(fields, can, draws)
+    if "plan_stream" not in dict(pins):
+        plan_streams(fields, can, draws)
     if not {"draft_tokens", "max_context_len"} & dict(pins).keys():
         whole_blocks(fields, can, draws)
     draft_models(fields, can, pins, draws)
@@ -171,6 +174,8 @@ def coherent(fields: Fields, can: Capabilities, draws: Draws, pins: Pins = ()) -
         _compute_capability(fields, can, draws)
     if "index_logits_bytes" not in dict(pins):
         _index_logits(fields, can, draws)
+    if "index_gather_threshold" not in dict(pins):
+        _index_gathering(fields, can, draws)
     if "backend_beside" not in dict(pins):
         _backend_beside(fields, can, draws)
     if "platform" not in dict(pins):
@@ -277,6 +282,16 @@ def _index_logits(fields: Fields, can: Capabilities, draws: Draws) -> None:
         fields["index_logits_bytes"] = DIMENSIONS["index_logits_bytes"].default
     elif few and draws.percent("index_logits_bytes", 40):
         fields["index_logits_bytes"] = draws.pick("index_logits_bytes", few)
+
+
+def _index_gathering(fields: Fields, can: Capabilities, draws: Draws) -> None:
+    """Each of a target's thresholds as often in configs whose prompts may gather keys."""
+    if fields["kv_compression"] != "c4" or fields["modes"] != ("prefill",):
+        fields["index_gather_threshold"] = DIMENSIONS["index_gather_threshold"].default
+    elif fields["index_gather_threshold"] == can.index_gather_thresholds[0]:
+        fields["index_gather_threshold"] = draws.pick(
+            "index_gather_threshold", can.index_gather_thresholds
+        )
 
 
 def _logit_cap(fields: Fields, can: Capabilities, draws: Draws) -> None:

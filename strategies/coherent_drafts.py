@@ -46,6 +46,14 @@ def drafted_blocks(fields: Fields, can: Capabilities, draws: Draws) -> None:
         fields["drafted_window"] = fields["draft_tokens"] + draws.below("drafted_window", 4)
 
 
+def plan_streams(fields: Fields, can: Capabilities, draws: Draws) -> None:
+    """A third of the verifies of a target that may reserve on a stream of its own do so."""
+    if not can.plan_streams or fields["modes"] != ("target_verify",):
+        fields["plan_stream"] = DIMENSIONS["plan_stream"].default
+    elif draws.percent("plan_stream", 33):
+        fields["plan_stream"] = True
+
+
 def whole_blocks(fields: Fields, can: Capabilities, draws: Draws) -> None:
     """Blocks as long as DFLASH has them in a third of the configs, for a target that verifies so
     many tokens; contexts have room for some blocks."""

@@ -268,6 +268,12 @@ class EngineConfig(Record, frozen=True, kw_only=True):
     )] = 0
     """Memory for an indexer's scores of a forward without a graph. Rows whose scores take more of
     it are scored in chunks, each of them at least one row; 0: there is room for those of a case."""
+    index_gather_threshold: Annotated[int, Dimension(
+        bounds=(1, 1 << 20), needs=Sizes("index_gather_thresholds", widest=(8192, 1, 16, 64)),
+        label="gathered index keys", only_in=("prefill",), group="features"
+    )] = 8192
+    """Tokens from which on a prompt that is alone in a batch without a graph has its indexer's keys
+    gathered before they are scored; those of fewer are scored where they lie in pages."""
     sparse_kernel: Annotated[Literal["fa3", "flashmla_sparse"], Dimension(
         needs=OneOf("sparse_kernels"), label="sparse kernel {}", group="kernels"
     )] = "fa3"
@@ -512,6 +518,12 @@ class EngineConfig(Record, frozen=True, kw_only=True):
     """Whether each row of a verify is a block that a model drafts by one forward: behind its first
     token stand placeholders, of which none stays. A token sees the `whole` block, or of it those
     before it alone (`causal`)."""
+    plan_stream: Annotated[bool, Dimension(
+        needs=Switch("plan_streams"), label="plan stream", only_in=("target_verify",),
+        group="speculation"
+    )] = False
+    """Whether what a scheduler reserves for a verify is reserved on a stream of its own, for which
+    that of the forward waits. It shows with `--overlap` alone."""
     drafted_window: Annotated[int, Dimension(
         bounds=(0, 1 << 17), needs=Switch("drafted_windows"), edge="drafted window",
         label="window of drafted blocks", only_in=("target_verify",), group="speculation"

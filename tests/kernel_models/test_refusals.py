@@ -35,6 +35,7 @@ from fuzzgraph.kernel_models.lora_alignment import moe_lora_align_block_size
 from fuzzgraph.kernel_models.low_ratio_compressor import compress_tokens
 from fuzzgraph.kernel_models.memory import KernelMemory, Stray
 from fuzzgraph.kernel_models.nvfp4 import nvfp4_kv_quantize
+from fuzzgraph.kernel_models.packed_mqa import fp8_mqa_logits
 from fuzzgraph.kernel_models.page_store import store_compressed, store_index_keys, store_rows
 from fuzzgraph.kernel_models.paged_mqa import (
     fp8_fp4_paged_mqa_logits,
@@ -227,6 +228,16 @@ def fp4_scores(**changed: Any) -> Call:
     return fp8_fp4_paged_mqa_logits, {**given, **changed}
 
 
+def packed_scores_of_fp8(**changed: Any) -> Call:
+    keys = torch.zeros(5, 32).to(torch.float8_e4m3fn)
+    given: dict[str, Any] = {
+        "q": torch.zeros(1, 2, 32).to(torch.float8_e4m3fn), "kv": (keys, torch.zeros(5)),
+        "weights": torch.zeros(1, 2), "cu_seq_len_k_start": ints(0), "cu_seq_len_k_end": ints(5),
+        "clean_logits": False, "max_seqlen_k": 64,
+    }  # fmt: skip
+    return fp8_mqa_logits, {**given, **changed}
+
+
 def planned_keys(**changed: Any) -> Call:
     given: dict[str, Any] = {
         "scores": torch.zeros(1, 4), "seq_lens": ints(3), "page_table": ints(1).view(1, 1),
@@ -335,8 +346,8 @@ FOUR = torch.zeros(2, 4, 1, 8)
 CALLS: tuple[Callable[..., Call], ...] = (
     fa3, fa3_varlen, fa3_plan, mla_plan, fi_decode, fi_prefill, fi_plan, trtllm, aiter_prefill,
     aiter_decode, pooling, slots, fp4_rows, tiles, compressor_plan, compressed_key, rows_of_window,
-    fp4_scores, planned_keys, group_queries, best_groups, best_blocks, index_row, v41_tokens,
-    v41_keys, quant_groups, quant_rows, quant_all, silu,
+    fp4_scores, packed_scores_of_fp8, planned_keys, group_queries, best_groups, best_blocks,
+    index_row, v41_tokens, v41_keys, quant_groups, quant_rows, quant_all, silu,
 )  # fmt: skip
 REFUSED: tuple[tuple[Callable[..., Call], str, Any, str], ...] = (
     (fa3, "q", torch.zeros(1, 2, 2, 8), "q must have 3 dimensions with cu_seqlens_q"),
@@ -392,6 +403,10 @@ REFUSED: tuple[tuple[Callable[..., Call], str, Any, str], ...] = (
     (compressed_key, "fp8_pages", False, "pages that the kernel is compiled for"),
     (rows_of_window, "page_size", -1, "page_size must be a power of two"),
     (fp4_scores, "q", (), "q must be numbers and the exponents of their scales"),
+    (packed_scores_of_fp8, "kv", (), "kv must be keys and their scales"),
+    (packed_scores_of_fp8, "q", torch.zeros(1, 3, 32), "heads must divide 128; got 3"),
+    (packed_scores_of_fp8, "max_seqlen_k", -1, "max_seqlen_k must not be negative"),
+    (packed_scores_of_fp8, "cu_seq_len_k_end", ints(5, 5), r"cu_seq_len_k_end must be \[1\]"),
     (planned_keys, "page_indices", ints(0, 0), "page_indices must have 2 dimensions"),
     (group_queries, "weight", torch.ones(64, 1).bfloat16(), "weight must have 1 dimensions"),
     (group_queries, "qk", torch.zeros(128).bfloat16(), "qk must have 2 dimensions"),

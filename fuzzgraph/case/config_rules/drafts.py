@@ -7,6 +7,17 @@ from fuzzgraph.case.config_rules.refusal import refuse
 from fuzzgraph.case.model import BOUNDS_OF_KEYS, EngineConfig
 
 
+def check_plan_stream(config: EngineConfig) -> None:
+    """Places are reserved for verifies (sglang dflash_info_v2.py, `prepare_for_decode`)."""
+    if config.plan_stream and config.modes != ("target_verify",):
+        refuse(
+            "config.plan_stream",
+            True,
+            f"needs modes=['target_verify']; got {list(config.modes)}",
+            "Change that, or drop it.",
+        )
+
+
 def check_drafted_blocks(config: EngineConfig) -> None:
     """A block is one row of a layer that sees all keys."""
     if config.draft_adapter and (config.max_loras or config.modes != ("target_verify",)):

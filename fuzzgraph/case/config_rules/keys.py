@@ -142,6 +142,17 @@ def check_index_logits(config: EngineConfig) -> None:
         )
 
 
+def check_index_gathering(config: EngineConfig) -> None:
+    """Prompts of DeepSeek V4 alone may gather keys (sglang 0.5.16, dsv4/indexer.py)."""
+    if set_among(config, ("index_gather_threshold",)) and config.kv_compression != "c4":
+        refuse(
+            "config.index_gather_threshold",
+            config.index_gather_threshold,
+            f"needs kv_compression='c4'; got {config.kv_compression!r}",
+            "Set that, or drop it.",
+        )
+
+
 WITHOUT_CAP = ("attention", "max_encoder_len", "index_topk", "kv_compression", "recurrent_state")
 """Dimensions whose layers have no cap of logits."""
 

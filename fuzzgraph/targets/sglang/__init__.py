@@ -176,6 +176,8 @@ TARGETS = (
     _row("qsa", "backends.qsa", "target", mode="decode", releases="0.5.20 on"),
     _row("qsa-draft-extend", "backends.qsa_draft_extend", "QsaDraftExtendTarget",
          releases="0.5.20 on"),
+    _row("qsa-draft-prefill", "runners.qsa_draft_prefill", "QsaDraftPrefillTarget",
+         releases="0.5.22 on"),
     _row("qsa-prefill", "runners.qsa_prefill", "QsaPrefillTarget", releases="0.5.22 on"),
     _row("qsa-verify", "backends.qsa", "target", mode="target_verify", releases="0.5.20 on"),
     _row("short-conv", "backends.short_conv", "ShortConvTarget", mode="decode",

@@ -12,6 +12,7 @@ from fuzzgraph.targets.sglang.backends.dsv4 import Dsv4Target
 from fuzzgraph.targets.sglang.backends.dsv41 import Dsv41Target
 from fuzzgraph.targets.sglang.backends.nsa import NSA
 from fuzzgraph.targets.sglang.release import engine_module
+from fuzzgraph.targets.sglang.runners.dsv4_prefill import Dsv4PrefillTarget
 from tests.targets.sglang.changed_kernels import change_kernel
 from tests.targets.sglang.changed_lines import change_line_elsewhere, changed_method
 from tests.targets.sglang.planted import with_changed_sessions
@@ -106,9 +107,10 @@ def _in_chunks(target: Any, *line: str) -> Any:
     return target
 
 
-def _scored(line: str, other: str) -> Any:
-    """Decodes of DeepSeek V4, whose indexer is another one before a session looks it up."""
-    target: Any = Dsv4Target("sglang-dsv4")
+def _scored(line: str, other: str, target: Any = None) -> Any:
+    """DeepSeek V4, by default its decodes, whose indexer is another one before a session looks it
+    up."""
+    target = target or Dsv4Target("sglang-dsv4")
     open_session = target.open_session
 
     def open_changed(config: EngineConfig, graphs: GraphEngine) -> Any:
@@ -174,6 +176,12 @@ def pages_of_the_first_chunk() -> Any:
         "_c4sl[rows],\n                page_table[: _c4sl[rows].shape[0]],",
     )
     return _scored(line, other)
+
+
+def scores_of_the_first_rows() -> Any:
+    """Rows of a prompt's chunks have the scores of the first chunk's (dsv4/indexer.py:1019)."""
+    line, other = " rows=rows,", " rows=slice(rows.stop - rows.start),"
+    return _scored(line, other, Dsv4PrefillTarget("sglang-dsv4-prefill"))
 
 
 def pages_of_the_first_multiprocessors() -> Any:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from fuzzgraph.case import Case
-from tests.targets.sglang.released import Workers
+from fuzzgraph.errors import InvalidCase
+from tests.targets.sglang.released import Workers, generated
 from tests.targets.sglang.test_prefill import Rows, prefill_case
 
 TARGET = "sglang-dsv4-prefill"
@@ -58,3 +59,94 @@ def test_one_changed_line_is_found_out(
 ) -> None:
     found = workers.findings("0.5.23", prompts(kind), f"{_MUTANTS}:{mutant}")
     assert oracle in {one.oracle for one in found}
+
+
+_ALONE: tuple[Rows, ...] = (
+    ((0, 0, 7),),
+    ((1, 272, 12),),
+    ((2, 0, 6), (3, 300, 6)),
+    ((0, 289, 100),),
+)
+"""Alone with more keys than are selected, beside another, and longer than any graph."""
+_GATHERED: dict[str, Any] = {"index_topk": 64, "index_gather_threshold": 1}
+
+
+def gathering(**settings: Any) -> Case:
+    """Prompts whose indexer's keys are gathered wherever a graph does not compute them."""
+    return prompts("c4", _ALONE, **{**_GATHERED, **settings})
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize("version", [each for each in _RELEASES if each != "0.5.13"])
+@pytest.mark.parametrize("kernel", ["planned", "unplanned"])
+def test_keys_that_are_gathered_give_the_same_selection(
+    workers: Workers, version: str, kernel: str
+) -> None:
+    assert workers.findings(version, gathering(topk_kernel=kernel), TARGET) == ()
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize("version", ["0.5.21", "0.5.22", "0.5.23"])
+@pytest.mark.parametrize("memory", [1, 2048])
+def test_gathered_keys_are_scored_in_chunks_of_rows(
+    workers: Workers, version: str, memory: int
+) -> None:
+    assert workers.findings(version, gathering(index_logits_bytes=memory), TARGET) == ()
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "mutant",
+    [
+        "gathers_keys_of_the_first_token",
+        "gathers_as_many_keys_as_there_are_new",
+        "scores_no_first_key",
+        "scores_no_row_that_selects_nearly_all",
+        "takes_pages_of_a_token_for_those_of_selected_keys",
+    ],
+)
+def test_a_line_about_gathered_keys_that_is_changed_is_found_out(
+    workers: Workers, mutant: str
+) -> None:
+    assert workers.findings("0.5.23", gathering(), f"{_MUTANTS}:{mutant}")
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+def test_a_chunk_that_scores_other_rows_is_found_out(workers: Workers) -> None:
+    case = gathering(index_logits_bytes=2048)
+    assert workers.findings(
+        "0.5.23", case, "tests.targets.sglang.indexer_mutants:scores_of_the_first_rows"
+    )
+
+
+@pytest.mark.sglang
+def test_a_server_with_the_default_threshold_gathers_no_keys_of_short_prompts(
+    workers: Workers,
+) -> None:
+    case = gathering(index_gather_threshold=8192)
+    assert not workers.findings("0.5.23", case, f"{_MUTANTS}:scores_no_first_key")
+
+
+@pytest.mark.sglang
+def test_a_release_that_gathers_no_keys_is_not_run_with_a_threshold(workers: Workers) -> None:
+    assert "index_gather_threshold must be 8192" in workers.skipped("0.5.13", gathering(), TARGET)
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+def test_generated_prompts_with_gathered_keys_are_silent(workers: Workers) -> None:
+    drawn = generated(
+        TARGET, lambda config: config.index_gather_threshold < 8192, blocks=8, each=20, enough=6
+    )
+    assert len(drawn) >= 6
+    for case in drawn:
+        assert workers.findings("0.5.23", case, TARGET) == ()
+
+
+def test_keys_of_groups_of_four_alone_are_gathered() -> None:
+    with pytest.raises(InvalidCase, match="needs kv_compression='c4'; got 'c128'"):
+        prompts("c128", index_gather_threshold=1)

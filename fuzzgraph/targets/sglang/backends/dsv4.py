@@ -32,6 +32,7 @@ from fuzzgraph.kernel_models import (
     index_query,
     kv_compressor,
     kv_compressor_extend,
+    packed_mqa,
     page_store,
     paged_mqa,
     paged_topk,
@@ -210,8 +211,9 @@ def _put_models(device: str) -> None:
             put_model(engine_module(name), function, getattr(package, function))
     put_model(engine_module(_POOL), "fused_store_cache", page_store.store_rows)
     indexer: Any = engine_module(_INDEXER)
-    for name in paged_mqa.__all__:
-        put_model(engine_module("deep_gemm"), name, getattr(paged_mqa, name))
+    for scores in (paged_mqa, packed_mqa):
+        for name in scores.__all__:
+            put_model(engine_module("deep_gemm"), name, getattr(scores, name))
     for name in ("topk_transform_paged", "topk_transform_512"):
         if hasattr(indexer, name):
             put_model(indexer, name, paged_topk.topk_transform_paged)
@@ -333,7 +335,7 @@ def open_dsv4(runner: ModelRunner, config: EngineConfig) -> Any:
     runner.model_config.head_dim = ENGINE_HEAD_DIM
     if runner.device == "cpu":
         # As on the GPU that `cuda_on_cpu` tells of.
-        module.is_cuda = lambda: True
+        module.is_cuda = engine_module(_INDEXER).is_cuda = lambda: True  # type: ignore[attr-defined]
         if hasattr(module, "_is_cuda"):
             module._is_cuda = True
     return module.DeepseekV4AttnBackend(runner)

@@ -9,6 +9,10 @@ _CHUNKS = (
     "sglang dsv4/metadata.py plan_indexer_row_chunks: a forward without a graph scores its rows"
     " chunk by chunk where memory is short, with a schedule and a plan for each chunk"
 )
+_GATHERING = (
+    "sglang dsv4/indexer.py _can_use_nonpaged_indexer: keys of a prompt that is alone in a batch"
+    " are gathered before they are scored, and never for a graph"
+)
 _SCORED = "what rows of either run select is judged by outputs"
 _FEW_BYTES = "index_logits_bytes"
 _OF_CHUNKS: tuple[HandoverRule, ...] = ("missing", "live")
@@ -63,6 +67,10 @@ DSV4_EXCUSES: tuple[Excuse, ...] = (
 
 DSV4_PREFILL_EXCUSES: tuple[Excuse, ...] = (
     *DSV4_EXCUSES,
+    *(
+        Excuse(name, "missing", _GATHERING, _SCORED, only_with="index_gather_threshold")
+        for name in ("fp8_mqa_logits", "*indexer_metadata.nonpaged_plan*")
+    ),
     Excuse(
         "*.capture_metadata.indexer_metadata.compress_ratio",
         "fits",

@@ -80,7 +80,7 @@ def _prompts(batch: Batch, runner: ModelRunner) -> dict[str, Any]:
         # No row wants the probabilities of its prompt.
         "extend_logprob_start_lens_cpu": new.tolist(),
     }
-    return said | image_inputs(batch, runner) if runner.model_config.is_multimodal else said
+    return said | image_inputs(batch, runner) if runner.configuration.config.image_len else said
 
 
 def state_chunk(described: Any) -> int:

@@ -152,6 +152,7 @@ class BlockDraftTarget(BackendTarget):
         self.also_stood_in_for = (*self.backend.stood_in_for, "the draft model behind attention")
         self.capabilities = self.capabilities.replace(
             modes=("target_verify",),
+            plan_streams=True,
             drafted_blocks=("whole", "causal"),
             drafted_windows=True,
             samplings=("greedy", "target"),

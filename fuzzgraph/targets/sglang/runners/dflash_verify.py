@@ -97,6 +97,7 @@ class BlockVerifyTarget(BackendTarget):
         self.about = f"{self.backend.name}, {self.algorithm}'s verify and the commit behind it"
         self.also_stood_in_for = (*self.backend.stood_in_for, "the draft model")
         self.capabilities = self.capabilities.replace(
+            plan_streams=True,
             max_draft_tokens=16,
             max_spec_topk=1,
             max_spec_steps=1,

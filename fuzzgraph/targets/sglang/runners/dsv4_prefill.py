@@ -19,8 +19,10 @@ from typing import Any
 import torch
 
 from fuzzgraph.case import EngineConfig
+from fuzzgraph.errors import NotInRelease
 from fuzzgraph.observation import Field
 from fuzzgraph.ports import GraphEngine
+from fuzzgraph.targets.offline.cuda_on_cpu import DEVICE, STREAMS
 from fuzzgraph.targets.sglang.attention_model import PrefillModel
 from fuzzgraph.targets.sglang.backends.dsv4 import Dsv4Target, describe_topk, open_dsv4
 from fuzzgraph.targets.sglang.compressed_model import CompressedModel
@@ -29,7 +31,7 @@ from fuzzgraph.targets.sglang.compressor_memory import CompressorMemory
 from fuzzgraph.targets.sglang.excuses.deepseek import DSV4_PREFILL_EXCUSES
 from fuzzgraph.targets.sglang.excuses.prefill import PREFILL_EXCUSES
 from fuzzgraph.targets.sglang.layer_streams import LAYER
-from fuzzgraph.targets.sglang.release import demand_release, engine_module
+from fuzzgraph.targets.sglang.release import demand_release, engine_module, release
 from fuzzgraph.targets.sglang.runners.prefill import PrefillTarget
 from fuzzgraph.targets.sglang.runners.prefill_cuda_graph_runner import BREAKABLE
 from fuzzgraph.targets.sglang.runners.prefill_session import PrefillSession, input_fields
@@ -41,6 +43,28 @@ from fuzzgraph.targets.sglang.stubs.scores_memory import memory_for_scores
 __all__ = ["Dsv4PrefillTarget"]
 
 _PAGED = {"SGLANG_OPT_FLASHMLA_SPARSE_PREFILL": "0"}
+_CAPTURING = "is_current_stream_capturing"
+_ASKED_OF_CUDA = {**DEVICE, _CAPTURING: STREAMS[_CAPTURING]}
+_GATHERS_FROM = "SGLANG_OPT_DSV4_NONPAGED_INDEXER_MIN_QUERY_TOKENS"
+_THRESHOLDS = 8192, 1, 16, 64
+"""Tokens from which on a prompt gathers its indexer's keys; the engine's default first."""
+
+
+def _gathering(config: EngineConfig) -> dict[str, str]:
+    """What a server reads of its environment about keys that are gathered.
+
+    Raises:
+        NotInRelease: the release gathers none, and the config says otherwise.
+    """
+    engine: Any = engine_module("sglang.srt.environ").envs  # type: ignore[attr-defined]
+    if hasattr(engine, _GATHERS_FROM):
+        return {_GATHERS_FROM: str(config.index_gather_threshold)}
+    if config.index_gather_threshold != _THRESHOLDS[0]:
+        raise NotInRelease(
+            f"sglang {release()} has indexers score keys where they lie: index_gather_threshold "
+            f"must be {_THRESHOLDS[0]}"
+        )
+    return {}
 
 
 class PromptedModel(CompressedModel):
@@ -96,8 +120,8 @@ class Dsv4PrefillSession(CompressedSession, PrefillSession):
 
     @contextlib.contextmanager
     def engine_runs(self) -> Iterator[None]:
-        found = {**chosen_topk(self._config), **_PAGED}
-        with in_environment(found, cuda_server()), memory_for_scores(self._config):
+        found = {**chosen_topk(self._config), **_PAGED, **_gathering(self._config)}
+        with in_environment(found, cuda_server(_ASKED_OF_CUDA)), memory_for_scores(self._config):
             yield
 
     def _open_backend(self, runner: ModelRunner) -> Any:
@@ -140,6 +164,8 @@ class Dsv4PrefillTarget(PrefillTarget):
             page_sizes=own.page_sizes,
             kv_compressions=own.kv_compressions,
             index_topks=own.index_topks,
+            index_logits_bytes=own.index_logits_bytes,
+            index_gather_thresholds=_THRESHOLDS,
             topk_kernels=own.topk_kernels,
             dtypes=own.dtypes,
             images=False,

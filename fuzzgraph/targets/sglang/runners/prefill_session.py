@@ -165,6 +165,7 @@ class PrefillSession(RunnerSession):
                 config,
                 graphs.device,
                 backend=self.attention,
+                drafts=self.drafts,
                 prefill=kind.name,
                 hybrid=getattr(self._attention, "described", None),
                 arguments=self.arguments,
@@ -174,7 +175,7 @@ class PrefillSession(RunnerSession):
             self.watch(self.backend, graphs)
             self._attention.use(runner.token_to_kv_pool, runner.token_to_kv_pool_allocator)
             self.runner = PrefillRunnerDriver(
-                kind, runner, config, graphs, self.remember, self.model.decides_on_host
+                kind, runner, config, graphs, self.remember, self._model.decides_on_host
             )
         self.pools = judged_pools(runner, config)
 
@@ -187,6 +188,8 @@ class PrefillSession(RunnerSession):
     ranks_since: tuple[int, int, int] = (0, 5, 17)
     """First release whose data-parallel ranks agree on a graph (dp_attn.py, a vote of each)."""
     model: type[PrefillModel] = PrefillModel
+    drafts = False
+    """Whether the runner is that of a draft model."""
 
     @staticmethod
     def declared(config: EngineConfig) -> tuple[Field, ...]:

@@ -21,6 +21,7 @@ from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.forward_batch.decode import given, mirror
 from fuzzgraph.targets.sglang.release import engine_module
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner, index_translator
+from fuzzgraph.targets.sglang.stubs.plan_stream import plan_stream
 from fuzzgraph.targets.sglang.stubs.reservation import Reservation
 from fuzzgraph.targets.sglang.stubs.sampling import sampling_info, top_ks
 from fuzzgraph.targets.sglang.stubs.scheduler_ranks import gathered_batch
@@ -167,13 +168,18 @@ class BlockWorker:
             if not hasattr(made, name):  # by release it is set later
                 setattr(made, name, value)
         if not again:
-            self._reservation.reserve(batch, lambda: made.spec_info.prepare_for_decode(made))
+            self._reservation.reserve(batch, lambda: self._reserve_places(made))
             self._reserved = copy.copy(made.spec_info)
         made = self._beside_ranks(made, batch)
         # Reserving leaves lengths there that are a step old; the overlap's end takes their place
         # (sglang 0.5.23 overlap_utils.py, resolve_seq_lens_cpu).
         vars(made).update(self._lengths_on_host(batch))
         return made
+
+    def _reserve_places(self, made: Any) -> None:
+        """What the scheduler reserves for its batch, on a stream of its own or not."""
+        with plan_stream(self._config, self._runner.device):
+            made.spec_info.prepare_for_decode(made)
 
     def _beside_ranks(self, local: Any, batch: Batch) -> Any:
         """The scheduler's batch behind the exchange of the ranks, where there are several."""

@@ -73,6 +73,17 @@ def compressed_pool(config: EngineConfig, device: str) -> Any:
             shape = count // page_size, page_size * width
             self.kv_buffer = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(layers)]
 
+    class IndexKeys(engine_module(_POOL).DeepSeekV4IndexerPool):  # type: ignore[misc, name-defined]
+        """An indexer's keys, as `_create_buffer` would allocate them."""
+
+        start_layer = 0
+        uses_aiter_fp4_layout = False
+
+        def __init__(self, pages: torch.Tensor, page_size: int) -> None:
+            self.page_size = self.index_page_size = page_size
+            self.index_head_dim = _INDEX_WIDTH
+            self.index_k_with_scale_buffer = [pages]
+
     class Pool(base):  # type: ignore[misc]
         present_ratios = _V41_RATIOS if ratio in _V41_RATIOS else _V4_RATIOS
         # Options of some releases, off by default.
@@ -125,11 +136,7 @@ def compressed_pool(config: EngineConfig, device: str) -> Any:
                 size, entry = engine_module(_POOL).DSV41_INDEX_PAGE_SIZE, _FP4_INDEX_BYTES
             pages = slots // (ratio or 4) // size
             self.index = torch.zeros(pages, size * entry, dtype=torch.uint8, device=device)
-            pool = Stub(
-                page_size=size,
-                get_index_k_with_scale_buffer=lambda *_: self.index,
-                uses_aiter_fp4_layout=False,
-            )
+            pool = IndexKeys(self.index, size)
             self.index_pools = dict.fromkeys(_V41_RATIOS if ratio in _V41_RATIOS else (4,), pool)
             self.c4_indexer_kv_pool = self.index_pools.get(4)
 
