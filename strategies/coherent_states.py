@@ -104,6 +104,19 @@ def safe_gates(fields: Fields, can: Capabilities, draws: Draws) -> None:
         fields["safe_gate"] = True
 
 
+_WIDE_HEADS = 20
+"""Percent of the configs whose recurrent layers have heads as models have them: they are slow."""
+
+
+def linear_heads(fields: Fields, can: Capabilities, draws: Draws) -> None:
+    """Wide heads in a few configs with recurrent layers, where a target has them."""
+    wide = [dim for dim in can.linear_head_dims if dim]
+    if not (wide and fields["recurrent_state"]):
+        fields["linear_head_dim"] = DIMENSIONS["linear_head_dim"].default
+    elif draws.percent("linear_head_dim", _WIDE_HEADS):
+        fields["linear_head_dim"] = draws.pick("linear_head_dim", wide)
+
+
 def _of_verifies(ring: int, drafts: int, *, verifies: bool) -> int:
     """The length of a ring of verifies: a power of 2 with room for two of them, at least."""
     if not (verifies and ring):
