@@ -41,10 +41,10 @@ def _draws_trees(fields: Fields) -> bool:
 
 
 def _tracked_prompts(fields: Fields, can: Capabilities, draws: Draws) -> None:
-    """Prompts that keep states, in a fifth of the configs since they are long: of one to three
+    """Prompts that keep states, in a quarter of the configs since they are long: of one to three
     intervals, in graphs that hold at least one."""
     drawn, interval = fields["max_context_len"], prompt_interval(can, fields["page_size"])
-    if not interval or not draws.percent("state_track_interval", 20):
+    if not interval or not draws.percent("state_track_interval", 25):
         fields["state_track_interval"] = DIMENSIONS["state_track_interval"].default
         return
     fields["state_track_interval"] = interval
