@@ -104,8 +104,9 @@ def safe_gates(fields: Fields, can: Capabilities, draws: Draws) -> None:
         fields["safe_gate"] = True
 
 
-_WIDE_HEADS = 20
-"""Percent of the configs whose recurrent layers have heads as models have them: they are slow."""
+_WIDE_PROMPTS, _WIDE_HEADS = 20, 12
+"""Percent of the configs of prompts, and of the others, whose recurrent layers have heads as models
+have them: prompts take little longer with them, verifies twice as long."""
 
 
 def linear_heads(fields: Fields, can: Capabilities, draws: Draws) -> None:
@@ -113,7 +114,9 @@ def linear_heads(fields: Fields, can: Capabilities, draws: Draws) -> None:
     wide = [dim for dim in can.linear_head_dims if dim]
     if not (wide and fields["recurrent_state"]):
         fields["linear_head_dim"] = DIMENSIONS["linear_head_dim"].default
-    elif draws.percent("linear_head_dim", _WIDE_HEADS):
+        return
+    share = _WIDE_PROMPTS if fields["modes"] == ("prefill",) else _WIDE_HEADS
+    if draws.percent("linear_head_dim", share):
         fields["linear_head_dim"] = draws.pick("linear_head_dim", wide)
 
 
