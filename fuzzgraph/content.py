@@ -480,6 +480,7 @@ def content_for(config: EngineConfig, layer: int = 0) -> Content:
         layer_types=config.layer_types,
         state_ring_len=min(config.state_ring_len, 1),  # whether there is one
         safe_gate=config.safe_gate,
+        linear_head_dim=config.linear_head_dim,
         pooled_block=config.pooled_block,
     )
     return _shared(plain, layer)

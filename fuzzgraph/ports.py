@@ -174,16 +174,16 @@ class Pools:
     `recurrent_layers`. In a config that verifies drafts there is room for draft_tokens - 1 more,
     unless `states_committed`; see `execution.state_planes`."""
     delta_state: torch.Tensor | None = None
-    """[state_slots, HEADS, HEAD_WIDTH, POSITIONS] states of the gated delta rule, or the same with
-    the numbers of a slot in one row. See `recurrent_layers.delta_rule`."""
+    """[state_slots, heads, columns of a value, columns of a key] states of the gated delta rule, or
+    the same with the numbers of a slot in one row. See `recurrent_layers.delta_rule`."""
     delta_conv_state: torch.Tensor | None = None
-    """[state_slots, CONV_WIDTH - 1, DELTA_COLUMNS] what the last tokens brought to the convolution
+    """[state_slots, CONV_WIDTH - 1, columns] what the last tokens brought to the convolution
     before that rule, the newest last."""
     channel_state: torch.Tensor | None = None
-    """[state_slots, CHANNEL_HEADS, CHANNELS of a value, CHANNELS of a key] states of the delta rule
-    with a decay by channel. See `recurrent_layers.channel_decay`."""
+    """[state_slots, heads, columns of a value, channels of a key] states of the delta rule with a
+    decay by channel. See `recurrent_layers.channel_decay`."""
     channel_conv_state: torch.Tensor | None = None
-    """[state_slots, CONV_WIDTH - 1, CHANNEL_COLUMNS] what the last tokens brought to the
+    """[state_slots, CONV_WIDTH - 1, columns] what the last tokens brought to the
     convolution before that rule, the newest last."""
     linear_state: torch.Tensor | None = None
     """[state_slots, LINEAR_HEADS, LINEAR_WIDTH of a key, LINEAR_WIDTH of a value] states of linear

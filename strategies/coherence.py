@@ -41,6 +41,7 @@ from fuzzgraph.strategies.coherent_ranks import (
 )
 from fuzzgraph.strategies.coherent_states import (
     few_states,
+    linear_heads,
     safe_gates,
     state_rings,
     tracked_states,
@@ -138,6 +139,8 @@ def coherent(fields: Fields, can: Capabilities, draws: Draws, pins: Pins = ()) -
     state_rings(fields, can, draws)
     if "safe_gate" not in dict(pins):
         safe_gates(fields, can, draws)
+    if "linear_head_dim" not in dict(pins):
+        linear_heads(fields, can, draws)
     drafted_prompts(fields, can, draws)
     drafted_blocks(fields, can, draws)
     if "plan_stream" not in dict(pins):

@@ -41,10 +41,10 @@ def _draws_trees(fields: Fields) -> bool:
 
 
 def _tracked_prompts(fields: Fields, can: Capabilities, draws: Draws) -> None:
-    """Prompts that keep states, in a fifth of the configs since they are long: of one to three
+    """Prompts that keep states, in a quarter of the configs since they are long: of one to three
     intervals, in graphs that hold at least one."""
     drawn, interval = fields["max_context_len"], prompt_interval(can, fields["page_size"])
-    if not interval or not draws.percent("state_track_interval", 20):
+    if not interval or not draws.percent("state_track_interval", 25):
         fields["state_track_interval"] = DIMENSIONS["state_track_interval"].default
         return
     fields["state_track_interval"] = interval
@@ -102,6 +102,22 @@ def safe_gates(fields: Fields, can: Capabilities, draws: Draws) -> None:
         fields["safe_gate"] = DIMENSIONS["safe_gate"].default
     elif draws.percent("safe_gate", 50):
         fields["safe_gate"] = True
+
+
+_WIDE_PROMPTS, _WIDE_HEADS = 20, 12
+"""Percent of the configs of prompts, and of the others, whose recurrent layers have heads as models
+have them: prompts take little longer with them, verifies twice as long."""
+
+
+def linear_heads(fields: Fields, can: Capabilities, draws: Draws) -> None:
+    """Wide heads in a few configs with recurrent layers, where a target has them."""
+    wide = [dim for dim in can.linear_head_dims if dim]
+    if not (wide and fields["recurrent_state"]):
+        fields["linear_head_dim"] = DIMENSIONS["linear_head_dim"].default
+        return
+    share = _WIDE_PROMPTS if fields["modes"] == ("prefill",) else _WIDE_HEADS
+    if draws.percent("linear_head_dim", share):
+        fields["linear_head_dim"] = draws.pick("linear_head_dim", wide)
 
 
 def _of_verifies(ring: int, drafts: int, *, verifies: bool) -> int:

@@ -36,7 +36,7 @@ _FIRST_ALONE = (
     "virtual_pages", "later_stage", "two_batch_overlap", "drafted_blocks", "drafted_window",
     "backend_beside", "verifies_as_prefill", "draft_window_size", "draft_sink_size",
     "draft_reach", "draft_adapter", "state_ring_len", "state_flush_interval",
-    "safe_gate", "even_ranks", "all_reduce_kib", "verify_budget",
+    "safe_gate", "linear_head_dim", "even_ranks", "all_reduce_kib", "verify_budget",
 )  # fmt: skip
 
 

@@ -15,9 +15,9 @@ from fuzzgraph.errors import TargetFailed
 from fuzzgraph.execution.pool_group import further_layers
 from fuzzgraph.execution.pool_memory import group_name, page_shape
 from fuzzgraph.ports import Pools, Session, unwrapped
-from fuzzgraph.recurrent_layers.channel_decay import CHANNEL_COLUMNS, CHANNEL_WIDTH
+from fuzzgraph.recurrent_layers.channel_decay import channel_heads
 from fuzzgraph.recurrent_layers.decayed_attention import LINEAR_STATE
-from fuzzgraph.recurrent_layers.delta_rule import DELTA_COLUMNS, DELTA_WIDTH
+from fuzzgraph.recurrent_layers.delta_rule import delta_heads
 from fuzzgraph.recurrent_layers.gated_convolution import GATED_COLUMNS, GATED_TAPS
 from fuzzgraph.recurrent_layers.mamba2 import CONV_COLUMNS
 from fuzzgraph.recurrent_layers.short_convolution import CONV_WIDTH
@@ -67,16 +67,15 @@ def _wrong_pools(pools: Pools, config: EngineConfig) -> Iterator[str]:
     rows = FIRST_ROW + max(state_slots_each(config), 1)
     # Inputs of a verify's tokens, behind those that the convolution sees.
     more = 0 if pools.states_committed else max(states_each(config), 1) - 1
-    first = {name: getattr(pools, name) for name in _STATE_SIZES}
+    sizes = _state_sizes(config)
+    first = {name: getattr(pools, name) for name in sizes}
     recurrent = max(recurrent_layers(config), 1)
     if pools.states and len(pools.more_states) != recurrent - 1:
         yield (
             f"there are {len(pools.more_states)} more_states, and the config has {recurrent - 1}"
             " recurrent layers beside the first"
         )
-    for at, (name, (numbers, columns)) in product(
-        (first, *pools.more_states), _STATE_SIZES.items()
-    ):
+    for at, (name, (numbers, columns)) in product((first, *pools.more_states), sizes.items()):
         tensor = at.get(name)
         if tensor is not None:
             # States are float32, and so are inputs of a convolution or as the model computes.
@@ -89,17 +88,22 @@ def _wrong_pools(pools: Pools, config: EngineConfig) -> Iterator[str]:
                 yield from _wrong_order(name, tensor, columns, turned)
 
 
-_STATE_SIZES = {
-    "state": (STATE_WIDTH, 0),
-    "conv_state": (0, CONV_COLUMNS),
-    "delta_state": (DELTA_WIDTH, 0),
-    "delta_conv_state": (0, DELTA_COLUMNS),
-    "channel_state": (CHANNEL_WIDTH, 0),
-    "channel_conv_state": (0, CHANNEL_COLUMNS),
-    "linear_state": (LINEAR_STATE, 0),
-    "gated_conv_state": (0, GATED_COLUMNS),
-}
-"""(numbers of a state, columns of a convolution's input), the other one 0."""
+def _state_sizes(config: EngineConfig) -> dict[str, tuple[int, int]]:
+    """Field of `Pools` -> (numbers of a state, columns of a convolution's input), the other one
+    0."""
+    delta, channel = delta_heads(config), channel_heads(config)
+    return {
+        "state": (STATE_WIDTH, 0),
+        "conv_state": (0, CONV_COLUMNS),
+        "delta_state": (delta.numbers, 0),
+        "delta_conv_state": (0, delta.columns),
+        "channel_state": (channel.numbers, 0),
+        "channel_conv_state": (0, channel.columns),
+        "linear_state": (LINEAR_STATE, 0),
+        "gated_conv_state": (0, GATED_COLUMNS),
+    }
+
+
 _TAPS = {"gated_conv_state": GATED_TAPS}
 """Of a convolution, where they are not CONV_WIDTH."""
 

@@ -262,6 +262,9 @@ _HALF_ROUNDING = 2e-3
 """How far a state may be off, as a part of each number, where kernels over chunks keep what they
 add to it in half precision: a few roundings of that. Values of two tokens are further apart in most
 columns."""
+_HALF_SCALE = 128 * 2.0**-24 / _HALF_ROUNDING
+"""What is left of a value there may be off by the largest value times the least number of half
+precision, in which such kernels keep what decays leave of a token by the end of its chunk."""
 
 
 _RING_ROUNDING = 1e-5
@@ -270,46 +273,55 @@ _RING_SCALE = 64.0
 """About the least that a value is: a delta is the difference of two of them."""
 
 
+_Shape = Callable[[EngineConfig], tuple[int, ...]]
+
+
 @dataclass(frozen=True, slots=True)
 class _Kept:
     """What one field of `Pools` keeps."""
 
     values: _Rows
-    shape: tuple[int, ...] = ()
-    """Of a slot, where `values` gives it as one row."""
+    shape: _Shape | None = None
+    """Of a slot in a config, where `values` gives it as one row."""
     taps: int = 0
     """Of a convolution whose inputs these are."""
     rounding: float = 0.0
 
-    def transposed(self) -> _Rows:
+    def transposed(self, config: EngineConfig) -> _Rows:
         """The values with the last two dimensions of a slot the other way round."""
 
         def values(*args: Any) -> torch.Tensor:
             rows = self.values(*args)
-            whole = rows.view(len(rows), *self.shape) if self.shape else rows
+            whole = rows.view(len(rows), *self.shape(config)) if self.shape else rows
             return whole.transpose(-2, -1).contiguous()
 
         return values
 
 
-_DELTA = (delta_rule.HEADS, delta_rule.HEAD_WIDTH, delta_rule.POSITIONS)
-_CHANNEL = (channel_decay.CHANNEL_HEADS, channel_decay.CHANNELS, channel_decay.CHANNELS)
-_LINEAR = (
-    decayed_attention.LINEAR_HEADS,
-    decayed_attention.LINEAR_WIDTH,
-    decayed_attention.LINEAR_WIDTH,
-)
+def _delta(config: EngineConfig) -> tuple[int, ...]:
+    return delta_rule.delta_heads(config).state
+
+
+def _channel(config: EngineConfig) -> tuple[int, ...]:
+    return channel_decay.channel_heads(config).state
+
+
+def _linear(config: EngineConfig) -> tuple[int, ...]:
+    width = decayed_attention.LINEAR_WIDTH
+    return decayed_attention.LINEAR_HEADS, width, width
+
+
 _KEPT: Mapping[str, _Kept] = {
     "state": _Kept(Content.states_at),
     "conv_state": _Kept(mamba2.conv_rows_at, taps=CONV_WIDTH),
-    "delta_state": _Kept(delta_rule.delta_states, _DELTA),
+    "delta_state": _Kept(delta_rule.delta_states, _delta),
     "delta_conv_state": _Kept(delta_rule.delta_conv_rows, taps=CONV_WIDTH),
     "channel_state": _Kept(
-        channel_decay.channel_states, _CHANNEL, rounding=channel_decay.CHANNEL_ROUNDING
+        channel_decay.channel_states, _channel, rounding=channel_decay.CHANNEL_ROUNDING
     ),
     "channel_conv_state": _Kept(channel_decay.channel_conv_rows, taps=CONV_WIDTH),
     "linear_state": _Kept(
-        decayed_attention.linear_states, _LINEAR, rounding=decayed_attention.LINEAR_ROUNDING
+        decayed_attention.linear_states, _linear, rounding=decayed_attention.LINEAR_ROUNDING
     ),
     "gated_conv_state": _Kept(gated_convolution.gated_conv_rows, taps=gated_convolution.GATED_TAPS),
 }
@@ -351,11 +363,11 @@ def _planes_of_layer(
         if tensor is not None:
             plane = PoolPlane(place + name, tensor, STATE_SIGNATURE)
             turned = name in pools.transposed_states
-            values = kept.transposed() if turned else kept.values
+            values = kept.transposed(config) if turned else kept.values
             kind = inputs if kept.taps else states
             half = config.dtype != "float32" and kept.shape
             rounding = _HALF_ROUNDING if half else kept.rounding
-            scale = 0.0
+            scale = _HALF_SCALE if half else 0.0
             if rings and kept.shape:
                 rounding, scale = max(rounding, _RING_ROUNDING), _RING_SCALE
             trees = config.spec_topk > 1

@@ -28,12 +28,14 @@ import math
 
 import torch
 
+from fuzzgraph.case import EngineConfig
 from fuzzgraph.content import Content
 from fuzzgraph.recurrent_layers.delta_recurrence import (
     OfTokens,
     states_behind,
     states_of_tokens,
 )
+from fuzzgraph.recurrent_layers.linear_heads import LinearHeads
 from fuzzgraph.recurrent_layers.queries_keys_values import (
     delta_keys,
     normed,
@@ -52,14 +54,10 @@ from fuzzgraph.recurrent_layers.state_ring import RingOfLayer
 from fuzzgraph.world import VOCAB, Batch, IntArray
 
 CHANNELS = 32
-"""Of a key, a query and a value: positions that have a key of their own, before keys come again."""
+"""Of a key, a query and a value in narrow heads."""
 CHANNEL_HEADS = 2
-CHANNEL_OUTPUT = CHANNEL_HEADS * CHANNELS
-"""Columns of an output."""
-CHANNEL_WIDTH = CHANNEL_HEADS * CHANNELS * CHANNELS
-"""Numbers of a state: [CHANNEL_HEADS, columns of a value, channels of a key]."""
-CHANNEL_COLUMNS = 3 * CHANNEL_OUTPUT
-"""Columns of the convolution's input: q, k, v."""
+"""Of keys, and as many of values."""
+NARROW = LinearHeads(CHANNEL_HEADS, CHANNEL_HEADS, CHANNELS, CHANNELS)
 CHANNEL_EPSILON = 64.0
 """Of the norm behind the readout: about the mean square of what is read, so that it shows."""
 _KEY = 4096.0
@@ -82,19 +80,26 @@ CHANNEL_ROUNDING = 1e-5
 """How far a state may be off, as a part of each number: powers of 2 come by way of logarithms."""
 
 
+def channel_heads(config: EngineConfig) -> LinearHeads:
+    """Those of the config's layers."""
+    wide = config.linear_head_dim
+    return LinearHeads(CHANNEL_HEADS, CHANNEL_HEADS, wide, wide) if wide else NARROW
+
+
 def _decay_kinds(content: Content) -> torch.Tensor:
-    """[VOCAB, CHANNEL_HEADS, CHANNELS] entries of `_GATES`: most channels stay as they are."""
+    """[VOCAB, CHANNEL_HEADS, channels] entries of `_GATES`: most channels stay as they are."""
     config = content.config
     exact = config.dtype == "float32" and not config.state_ring_len
     least = 0 if exact or config.safe_gate else 1
     tokens = torch.arange(VOCAB)[:, None, None]
     heads = torch.arange(CHANNEL_HEADS)[None, :, None]
-    drawn = (7 * tokens + 11 * heads + 3 * torch.arange(CHANNELS)) % _FORGETTING
+    channels = torch.arange(channel_heads(config).key_width)
+    drawn = (7 * tokens + 11 * heads + 3 * channels) % _FORGETTING
     return drawn.clamp(least, 2)
 
 
 def _decays(content: Content) -> torch.Tensor:
-    """float32 [VOCAB, CHANNEL_HEADS, CHANNELS]: what a token leaves of each channel."""
+    """float32 [VOCAB, CHANNEL_HEADS, channels]: what a token leaves of each channel."""
     decays = _SAFE_DECAYS if content.config.safe_gate else _DECAYS
     return decays[_decay_kinds(content)]
 
@@ -105,7 +110,7 @@ def _beta_kinds() -> torch.Tensor:
 
 
 def channel_gates(content: Content) -> torch.Tensor:
-    """[VOCAB, CHANNEL_OUTPUT] float32: what a token says of its decays."""
+    """[VOCAB, columns of a key, all heads] float32: what a token says of its decays."""
     return _GATES[_decay_kinds(content)].flatten(1)
 
 
@@ -115,34 +120,37 @@ def channel_betas() -> torch.Tensor:
 
 
 def channel_token_inputs(content: Content) -> torch.Tensor:
-    """[VOCAB, CHANNEL_COLUMNS] float32: what a token brings to the convolution."""
-    return token_inputs(content, CHANNEL_OUTPUT, CHANNEL_OUTPUT)
+    """[VOCAB, columns] float32: what a token brings to the convolution."""
+    heads = channel_heads(content.config)
+    return token_inputs(content, heads.key_columns, heads.output)
 
 
-def channel_position_inputs(positions: int = CHANNELS) -> torch.Tensor:
-    """[positions, CHANNEL_COLUMNS] float32: what its position adds."""
-    keys = delta_keys(positions, CHANNELS)
-    return position_inputs(CHANNELS, CHANNEL_HEADS, CHANNEL_OUTPUT, _KEY, keys)
+def channel_position_inputs(positions: int = CHANNELS, heads: LinearHeads = NARROW) -> torch.Tensor:
+    """[positions, columns] float32: what its position adds."""
+    keys = delta_keys(positions, heads.key_width)
+    return position_inputs(heads.key_width, heads.keys, heads.output, _KEY, keys)
 
 
-def channel_conv_weights() -> torch.Tensor:
-    """[CHANNEL_COLUMNS, CONV_WIDTH] float32, the newest token last."""
-    return torch.tensor([*[LAST_FOUR] * CHANNEL_OUTPUT, *[NEWEST] * (2 * CHANNEL_OUTPUT)])
+def channel_conv_weights(heads: LinearHeads = NARROW) -> torch.Tensor:
+    """[columns, CONV_WIDTH] float32, the newest token last."""
+    as_they_are = heads.columns - heads.key_columns
+    return torch.tensor([*[LAST_FOUR] * heads.key_columns, *[NEWEST] * as_they_are])
 
 
 def _states_of(content: Content) -> OfTokens:
+    heads = channel_heads(content.config)
     decays, betas = _decays(content), _BETAS[_beta_kinds()]
-    values = values_of_tokens(content, CHANNEL_OUTPUT).view(VOCAB, CHANNEL_HEADS, CHANNELS)
+    values = values_of_tokens(content, heads.output).view(VOCAB, heads.values, heads.value_width)
 
     def states(tokens: torch.Tensor) -> torch.Tensor:
-        keys = delta_keys(len(tokens), CHANNELS)
+        keys = delta_keys(len(tokens), heads.key_width)
         return states_of_tokens(keys, decays[tokens], betas[tokens], values[tokens])
 
     return states
 
 
 def channel_states(content: Content, batch: Batch, rows: IntArray, lens: IntArray) -> torch.Tensor:
-    """float32 [n, CHANNEL_WIDTH]: the state of row `rows[i]` behind its first `lens[i]` tokens."""
+    """float32 [n, numbers]: the state of row `rows[i]` behind its first `lens[i]` tokens."""
     return states_behind(_states_of(content), batch, rows, lens).float().flatten(1)
 
 
@@ -155,18 +163,20 @@ def channel_ring(content: Content) -> RingOfLayer:
 def channel_conv_rows(
     content: Content, batch: Batch, rows: IntArray, lens: IntArray, count: int = CONV_WIDTH - 1
 ) -> torch.Tensor:
-    """float32 [n, count, CHANNEL_COLUMNS]: inputs of the last `count` of the first `lens[i]` tokens
-    of row `rows[i]`, the newest last, zeros where there were none."""
+    """float32 [n, count, columns]: inputs of the last `count` of the first `lens[i]` tokens of row
+    `rows[i]`, the newest last, zeros where there were none."""
     by_token = channel_token_inputs(content)
-    by_position = channel_position_inputs(int(lens.max(initial=0)))
+    longest = int(lens.max(initial=0))
+    by_position = channel_position_inputs(longest, channel_heads(content.config))
     return last_inputs(by_token, by_position, batch, rows, lens, count)
 
 
 def channel_outputs(content: Content, batch: Batch, dtype: torch.dtype) -> torch.Tensor:
-    """[num_tokens, CHANNEL_OUTPUT] in `dtype`: the layer's output for each new token."""
+    """[num_tokens, columns] in `dtype`: the layer's output for each new token."""
+    width = channel_heads(content.config).key_width
     rows, lens = batch.token_rows, batch.positions + 1
     states = states_behind(_states_of(content), batch, rows, lens).to(dtype)
-    seen = channel_conv_rows(content, batch, rows, lens, CONV_WIDTH).to(dtype)[..., :CHANNELS]
+    seen = channel_conv_rows(content, batch, rows, lens, CONV_WIDTH).to(dtype)[..., :width]
     query = unit_queries(seen)
-    read = (states @ query[:, None, :, None]).squeeze(-1) * CHANNELS**-0.5
+    read = (states @ query[:, None, :, None]).squeeze(-1) * width**-0.5
     return normed(read, CHANNEL_EPSILON)

@@ -46,12 +46,11 @@ def states_behind(
 ) -> torch.Tensor:
     """float64 [n, heads, columns, channels]: the state of row `rows[i]` behind its first `lens[i]`
     tokens."""
-    longest = {row: int(lens[rows == row].max()) for row in set(rows.tolist())}
-    known = {
-        row: of_tokens(torch.from_numpy(batch.kv_tokens.row(row)[:length]))
-        for row, length in longest.items()
-    }
-    if not known:
-        return of_tokens(torch.zeros(0, dtype=torch.int64))[:0]
-    pairs = zip(rows.tolist(), lens.tolist(), strict=True)
-    return torch.stack([known[row][length] for row, length in pairs])
+    nothing = of_tokens(torch.zeros(0, dtype=torch.int64))
+    found = nothing.new_zeros(len(rows), *nothing.shape[1:])
+    for row in set(rows.tolist()):
+        asked = torch.from_numpy(np.flatnonzero(rows == row))
+        own = torch.from_numpy(lens)[asked]
+        known = of_tokens(torch.from_numpy(batch.kv_tokens.row(row)[: own.max()]))
+        found[asked] = known[own]
+    return found

@@ -10,24 +10,26 @@ the unit vector of its position. So column p of a state is the value of the toke
 half of it: a token that is missing or foreign shows, a beta of another token or head, and one that
 is counted twice, which leaves three quarters where beta is 1/2, as it is in half of the heads for
 each token. One token in four has the key of the one before, and replaces its value or half of it:
-what kernels over chunks solve for the tokens of a chunk shows in no other way. Behind `POSITIONS`
-tokens keys come again, and replace the oldest likewise. exp(g) is 1 for ever
+what kernels over chunks solve for the tokens of a chunk shows in no other way. Behind as many
+tokens as a key has columns keys come again, and replace the oldest likewise. exp(g) is 1 for ever
 in the first half of the heads; in the others it is 0 at one token in four, which begins the state
-anew, so that a gate of another token shows. SiLU gives back large
-numbers as they are, and keys and values are large. The convolution leaves both as they are; queries
-weigh the last four tokens, and read every column.
+anew, so that a gate of another token shows. SiLU gives back large numbers as they are, and keys and
+values are large. The convolution leaves both as they are; queries weigh the last four tokens, and
+read every column.
 """
 
 from __future__ import annotations
 
 import torch
 
+from fuzzgraph.case import EngineConfig
 from fuzzgraph.content import STATE_WIDTH, Content
 from fuzzgraph.recurrent_layers.delta_recurrence import (
     OfTokens,
     states_behind,
     states_of_tokens,
 )
+from fuzzgraph.recurrent_layers.linear_heads import LinearHeads
 from fuzzgraph.recurrent_layers.queries_keys_values import (
     delta_keys,
     normed,
@@ -46,17 +48,16 @@ from fuzzgraph.recurrent_layers.state_ring import RingOfLayer
 from fuzzgraph.world import VOCAB, Batch, IntArray
 
 POSITIONS = 64
-"""Columns of a state: positions that have a key of their own, before keys come again."""
+"""Columns of a key in narrow heads."""
 KEY_HEADS = 2
-"""Of queries and keys, all alike."""
 HEADS = 4
 """Of values; two share one head of queries and keys."""
 HEAD_WIDTH = STATE_WIDTH // HEADS
-DELTA_WIDTH = STATE_WIDTH * POSITIONS
-"""Numbers of a state: [STATE_WIDTH, POSITIONS], the rows of one head after those of the other."""
-KEY_COLUMNS = KEY_HEADS * POSITIONS
-DELTA_COLUMNS = 2 * KEY_COLUMNS + STATE_WIDTH
-"""Columns of the convolution's input: q, k, v."""
+NARROW = LinearHeads(KEY_HEADS, HEADS, POSITIONS, HEAD_WIDTH)
+DELTA_WIDTH = NARROW.numbers
+"""Numbers of a state: those of one head after those of the other."""
+KEY_COLUMNS = NARROW.key_columns
+DELTA_COLUMNS = NARROW.columns
 NORM_EPSILON = 64.0
 """Of the norm behind the readout: about the mean square of what is read, so that it shows."""
 A_LOG = 1.0
@@ -68,14 +69,20 @@ _KEY = 4096.0
 # A sigmoid gives 1/2 and 1 for these.
 _LOGITS = torch.tensor([0.0, 200.0])
 _BETAS = torch.tensor([0.5, 1.0])
-_FORGETS = torch.arange(HEADS) >= HEADS // 2
 _BEGINS_ANEW, _GOES_ON = 256.0, -256.0
 """softplus leaves the one as it is and makes 0 of the other, in float32 too; exp(-256) is 0."""
 
 
+def delta_heads(config: EngineConfig) -> LinearHeads:
+    """Those of the config's layers; wide ones are fewer, and still share a head of keys."""
+    wide = config.linear_head_dim
+    return LinearHeads(KEY_HEADS // 2, HEADS // 2, wide, wide) if wide else NARROW
+
+
 def delta_token_inputs(content: Content) -> torch.Tensor:
-    """[VOCAB, DELTA_COLUMNS] float32: what a token brings to the convolution."""
-    return token_inputs(content, KEY_COLUMNS, STATE_WIDTH)
+    """[VOCAB, columns] float32: what a token brings to the convolution."""
+    heads = delta_heads(content.config)
+    return token_inputs(content, heads.key_columns, heads.output)
 
 
 def _begins_anew() -> torch.Tensor:
@@ -83,45 +90,55 @@ def _begins_anew() -> torch.Tensor:
     return torch.arange(VOCAB) % 4 == 1
 
 
-def delta_gates() -> torch.Tensor:
-    """[VOCAB, HEADS] float32: `a` of each token."""
-    return torch.where(_begins_anew()[:, None] & _FORGETS, _BEGINS_ANEW, _GOES_ON) - DT_BIAS
+def _forgets(heads: LinearHeads) -> torch.Tensor:
+    """bool [VOCAB, heads], what each of them forgets at."""
+    return _begins_anew()[:, None] & (torch.arange(heads.values) >= heads.values // 2)
 
 
-def _beta_kinds() -> torch.Tensor:
-    """[VOCAB, HEADS] entries of `_BETAS`."""
-    return (torch.arange(VOCAB)[:, None] // 2 + torch.arange(HEADS)) % 2
+def delta_gates(heads: LinearHeads = NARROW) -> torch.Tensor:
+    """[VOCAB, heads] float32: `a` of each token."""
+    return torch.where(_forgets(heads), _BEGINS_ANEW, _GOES_ON) - DT_BIAS
 
 
-def delta_betas() -> torch.Tensor:
-    """[VOCAB, HEADS] float32: `b` of each token, beta before the sigmoid."""
-    return _LOGITS[_beta_kinds()]
+def _beta_kinds(heads: LinearHeads) -> torch.Tensor:
+    """[VOCAB, heads] entries of `_BETAS`."""
+    return (torch.arange(VOCAB)[:, None] // 2 + torch.arange(heads.values)) % 2
 
 
-def delta_position_inputs(positions: int = POSITIONS) -> torch.Tensor:
-    """[positions, DELTA_COLUMNS] float32: what its position adds."""
-    keys = delta_keys(positions, POSITIONS)
-    return position_inputs(POSITIONS, KEY_HEADS, STATE_WIDTH, _KEY, keys)
+def delta_betas(heads: LinearHeads = NARROW) -> torch.Tensor:
+    """[VOCAB, heads] float32: `b` of each token, beta before the sigmoid."""
+    return _LOGITS[_beta_kinds(heads)]
 
 
-def delta_conv_weights() -> torch.Tensor:
-    """[DELTA_COLUMNS, CONV_WIDTH] float32, the newest token last."""
-    return torch.tensor([*[LAST_FOUR] * KEY_COLUMNS, *[NEWEST] * (KEY_COLUMNS + STATE_WIDTH)])
+def delta_position_inputs(positions: int = POSITIONS, heads: LinearHeads = NARROW) -> torch.Tensor:
+    """[positions, columns] float32: what its position adds."""
+    keys = delta_keys(positions, heads.key_width)
+    return position_inputs(heads.key_width, heads.keys, heads.output, _KEY, keys)
+
+
+def delta_conv_weights(heads: LinearHeads = NARROW) -> torch.Tensor:
+    """[columns, CONV_WIDTH] float32, the newest token last."""
+    as_they_are = heads.columns - heads.key_columns
+    return torch.tensor([*[LAST_FOUR] * heads.key_columns, *[NEWEST] * as_they_are])
 
 
 def delta_states(content: Content, batch: Batch, rows: IntArray, lens: IntArray) -> torch.Tensor:
-    """float32 [n, DELTA_WIDTH]: the state of row `rows[i]` behind its first `lens[i]` tokens."""
+    """float32 [n, numbers]: the state of row `rows[i]` behind its first `lens[i]` tokens."""
     return states_behind(_states_of(content), batch, rows, lens).float().flatten(1)
 
 
+def _decays(heads: LinearHeads) -> torch.Tensor:
+    """[VOCAB, heads, columns of a key]: what a token leaves."""
+    return torch.where(_forgets(heads), 0.0, 1.0)[..., None].expand(-1, -1, heads.key_width)
+
+
 def _states_of(content: Content) -> OfTokens:
-    betas, begins_anew = _BETAS[_beta_kinds()], _begins_anew()
-    values = values_of_tokens(content, STATE_WIDTH).view(VOCAB, HEADS, HEAD_WIDTH)
-    decays = torch.where(begins_anew[:, None] & _FORGETS, 0.0, 1.0)
-    decays = decays[..., None].expand(-1, -1, POSITIONS)
+    heads = delta_heads(content.config)
+    betas, decays = _BETAS[_beta_kinds(heads)], _decays(heads)
+    values = values_of_tokens(content, heads.output).view(VOCAB, heads.values, heads.value_width)
 
     def states(tokens: torch.Tensor) -> torch.Tensor:
-        keys = delta_keys(len(tokens), POSITIONS)
+        keys = delta_keys(len(tokens), heads.key_width)
         return states_of_tokens(keys, decays[tokens], betas[tokens], values[tokens])
 
     return states
@@ -129,31 +146,28 @@ def _states_of(content: Content) -> OfTokens:
 
 def delta_ring(content: Content) -> RingOfLayer:
     """What tokens leave in a ring beside their states."""
-    begins_anew = _begins_anew()[:, None] & _FORGETS
-    decays = torch.where(begins_anew, 0.0, 1.0).double()[..., None]
-    return RingOfLayer(
-        _states_of(content),
-        decays.expand(-1, -1, POSITIONS),
-        torch.where(begins_anew, -_BEGINS_ANEW, 0.0),
-        KEY_HEADS,
-    )
+    heads = delta_heads(content.config)
+    gates = torch.where(_forgets(heads), -_BEGINS_ANEW, 0.0)
+    return RingOfLayer(_states_of(content), _decays(heads).double(), gates, heads.keys)
 
 
 def delta_conv_rows(
     content: Content, batch: Batch, rows: IntArray, lens: IntArray, count: int = CONV_WIDTH - 1
 ) -> torch.Tensor:
-    """float32 [n, count, DELTA_COLUMNS]: inputs of the last `count` of the first `lens[i]` tokens
-    of row `rows[i]`, the newest last, zeros where there were none."""
+    """float32 [n, count, columns]: inputs of the last `count` of the first `lens[i]` tokens of row
+    `rows[i]`, the newest last, zeros where there were none."""
     by_token = delta_token_inputs(content)
-    by_position = delta_position_inputs(int(lens.max(initial=0)))
+    by_position = delta_position_inputs(int(lens.max(initial=0)), delta_heads(content.config))
     return last_inputs(by_token, by_position, batch, rows, lens, count)
 
 
 def delta_outputs(content: Content, batch: Batch, dtype: torch.dtype) -> torch.Tensor:
-    """[num_tokens, STATE_WIDTH] in `dtype`: the layer's output for each new token."""
+    """[num_tokens, columns] in `dtype`: the layer's output for each new token."""
+    heads = delta_heads(content.config)
     rows, lens = batch.token_rows, batch.positions + 1
     states = delta_states(content, batch, rows, lens).to(dtype)
-    seen = delta_conv_rows(content, batch, rows, lens, CONV_WIDTH).to(dtype)[..., :POSITIONS]
-    query = unit_queries(seen)
-    read = states.view(-1, STATE_WIDTH, POSITIONS) @ query[..., None] * POSITIONS**-0.5
-    return normed(read.view(-1, HEADS, HEAD_WIDTH), NORM_EPSILON)
+    seen = delta_conv_rows(content, batch, rows, lens, CONV_WIDTH).to(dtype)
+    query = unit_queries(seen[..., : heads.key_width])
+    read = states.view(-1, heads.output, heads.key_width) @ query[..., None]
+    read = read * heads.key_width**-0.5
+    return normed(read.view(-1, heads.values, heads.value_width), NORM_EPSILON)

@@ -9,21 +9,27 @@ from __future__ import annotations
 
 import torch
 
-from fuzzgraph.content import Content
+from fuzzgraph.content import STATE_WIDTH, Content
 from fuzzgraph.world import VOCAB
 
 _VALUE = 64.0
+_NEXT_VALUE = 16.0
+_FACTORS = 16
+"""Largest multiple of what a token adds: values stay so large that SiLU leaves them as they are,
+and half precision holds them. Columns behind those have other values to begin with."""
 _QUERY_AT_POSITION = 8.0
 REPLACES = 4
 """The last of so many positions has the key of the one before, where a rule replaces values."""
 
 
 def values_of_tokens(content: Content, columns: int) -> torch.Tensor:
-    """[VOCAB, columns] float32: each column another multiple of what the token adds to a state."""
+    """[VOCAB, columns] float32: a multiple of what the token adds to a state, another one or from
+    another value on in each `STATE_WIDTH` columns."""
     added = content.weights["state_in"]
-    times = columns // added.shape[1]
-    factors = torch.arange(1, times + 1).repeat_interleave(added.shape[1])
-    return _VALUE + added.repeat(1, times) * factors
+    times = columns // STATE_WIDTH
+    parts = torch.arange(times).repeat_interleave(STATE_WIDTH)
+    begin = _VALUE + _NEXT_VALUE * (parts // _FACTORS)
+    return begin + added.repeat(1, times) * (1 + parts % _FACTORS)
 
 
 def token_inputs(content: Content, keys: int, values: int) -> torch.Tensor:

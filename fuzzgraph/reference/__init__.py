@@ -55,6 +55,7 @@ from fuzzgraph.reference.output_spec import (
     of_first,
     output_spec,
     rounding_of,
+    token_columns,
 )
 from fuzzgraph.reference.pooled_keys import pooled_outputs
 from fuzzgraph.reference.shard import live_tokens, local_outputs
@@ -78,6 +79,7 @@ __all__ = [
     "of_first",
     "rounding_of",
     "second_opinion",
+    "token_columns",
     "yardstick",
 ]
 

@@ -7,6 +7,7 @@ Rows follow from the sizes that an observation declares, everything else from th
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -41,8 +42,9 @@ from fuzzgraph.language_head import LOGITS as HEAD_LOGITS
 from fuzzgraph.observation import Observation
 from fuzzgraph.pooled_blocks import levels
 from fuzzgraph.prompt_head import PROMPT_LOGPROBS, PROMPT_OUTPUTS, asked_count, top_count
-from fuzzgraph.recurrent_layers.channel_decay import CHANNEL_OUTPUT
+from fuzzgraph.recurrent_layers.channel_decay import channel_heads
 from fuzzgraph.recurrent_layers.decayed_attention import LINEAR_OUTPUT
+from fuzzgraph.recurrent_layers.delta_rule import delta_heads
 from fuzzgraph.recurrent_layers.gated_convolution import GATED_COLUMNS
 from fuzzgraph.reference.committed import COMMITS, context_shape
 from fuzzgraph.reference.dense_layer import DENSE_OUTPUT, INDEX_KEYS, INDEX_WIDTH, LAYER_STRAYS
@@ -61,15 +63,14 @@ from fuzzgraph.world import Batch
 
 # Engines use either width for token ids; both hold every id.
 _TOKEN_IDS = (torch.int64, torch.int32)
-_OF_TOKENS = {
-    "recurrent": STATE_WIDTH,
-    "selective_scan": STATE_WIDTH,
-    "gated_delta": STATE_WIDTH,
-    "channel_delta": CHANNEL_OUTPUT,
-    "linear": LINEAR_OUTPUT,
-    "gated_conv": GATED_COLUMNS,
+_OF_TOKENS: Mapping[str, Callable[[EngineConfig], int]] = {
+    "recurrent": lambda config: STATE_WIDTH,
+    "selective_scan": lambda config: STATE_WIDTH,
+    "gated_delta": lambda config: delta_heads(config).output,
+    "channel_delta": lambda config: channel_heads(config).output,
+    "linear": lambda config: LINEAR_OUTPUT,
+    "gated_conv": lambda config: GATED_COLUMNS,
 }
-"""Columns of what a layer with recurrent state shows of each token."""
 RECURRENCES = ("state", *_OF_TOKENS)
 """Outputs of layers with recurrent state."""
 _FP8_OUTPUT = (2.0**-4, 2.0**-10)
@@ -90,6 +91,15 @@ def of_first(name: str) -> str:
     ('gated_delta', 'gated_delta')
     """
     return _NUMBER.sub("", name)
+
+
+def token_columns(name: str, config: EngineConfig) -> int:
+    """Columns of what a layer with recurrent state shows of each token.
+
+    >>> token_columns("gated_delta", EngineConfig(linear_head_dim=128))
+    256
+    """
+    return _OF_TOKENS[of_first(name)](config)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +180,7 @@ def output_spec(
     if name == "state":
         return OutputSpec(seen.padded_bs, (STATE_WIDTH,), dtypes)
     if of_first(name) in _OF_TOKENS:
-        columns = _OF_TOKENS[of_first(name)]
+        columns = token_columns(name, config)
         return OutputSpec(_token_rows(seen, batch, config), (columns,), dtypes)
     if name == ADAPTED:
         return OutputSpec(_token_rows(seen, batch, config), (adapted_columns(config),), dtypes)

@@ -58,6 +58,7 @@ FOLLOWING = {"kv_pool_pages", "num_kv_heads", "v_head_dim", "spec_steps", "draft
     "state_ring_len",
     "state_flush_interval",
     "safe_gate",
+    "linear_head_dim",
     "even_ranks",
     "all_reduce_kib",
     "unit_kv_scale",

@@ -578,3 +578,8 @@ def test_a_ring_of_verifies_is_a_power_of_two_with_room_for_two(room: int) -> No
     checks = ReplayStep(mode="target_verify", rows=(row(0, 7, new_tokens=2),))
     with pytest.raises(InvalidCase, match="must be a power of 2, and room for two verifies of 2"):
         planned(checks, **{**RINGS, "state_ring_len": room, "draft_tokens": 2})
+
+
+def test_linear_heads_without_a_recurrent_layer_are_refused() -> None:
+    with pytest.raises(InvalidCase, match="linear_head_dim=128 needs recurrent_state"):
+        planned(step(row(0, 4)), linear_head_dim=128)

@@ -67,6 +67,7 @@ _RULES: tuple[Callable[[EngineConfig], None], ...] = (
     states.check_states,
     states.check_rings,
     states.check_safe_gate,
+    states.check_linear_heads,
     states.check_drafted_prompts,
     servers.check_later_stage,
     keys.check_index_layer,

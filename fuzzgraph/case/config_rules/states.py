@@ -102,6 +102,17 @@ def check_safe_gate(config: EngineConfig) -> None:
         )
 
 
+def check_linear_heads(config: EngineConfig) -> None:
+    """Recurrent layers alone have such heads."""
+    if config.linear_head_dim and not config.recurrent_state:
+        refuse(
+            "config.linear_head_dim",
+            config.linear_head_dim,
+            "needs recurrent_state",
+            "Set it, or use 0.",
+        )
+
+
 def check_drafted_prompts(config: EngineConfig) -> None:
     """Chains of drafts alone stand behind prompts."""
     checks = verifies_states(config) and config.modes == ("target_verify",)

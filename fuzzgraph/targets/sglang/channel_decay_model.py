@@ -14,16 +14,12 @@ import torch
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.content import content_for
 from fuzzgraph.recurrent_layers import channel_decay
-from fuzzgraph.recurrent_layers.channel_decay import (
-    CHANNEL_EPSILON,
-    CHANNEL_HEADS,
-    CHANNEL_OUTPUT,
-    CHANNELS,
-)
+from fuzzgraph.recurrent_layers.channel_decay import CHANNEL_EPSILON
 from fuzzgraph.recurrent_layers.delta_recurrence import LONGEST_ROW
+from fuzzgraph.recurrent_layers.linear_heads import LinearHeads
 from fuzzgraph.targets.offline.demands import demand_lookup, demand_rows, demand_size
 from fuzzgraph.targets.sglang.attention_model import FORWARD
-from fuzzgraph.targets.sglang.delta_net_model import LAYER, normed
+from fuzzgraph.targets.sglang.delta_net_model import LAYER, normed_heads
 from fuzzgraph.targets.sglang.hybrid_model import COMPUTED, HybridModel
 from fuzzgraph.targets.sglang.release import engine_module, is_before
 from fuzzgraph.targets.sglang.stubs.hybrid_pools import described_kimi
@@ -37,29 +33,34 @@ class ChannelDecayModel(HybridModel):
     flat_gates = False
     """Whether prompts hand over gates as rows, as those of GLM-5.3 do, not by heads as Kimi's."""
 
+    @property
+    def heads(self) -> LinearHeads:
+        """Of the recurrent layer."""
+        return channel_decay.channel_heads(self._config)
+
     def kept_states(self, cache: Any) -> dict[str, Any]:
         return dict(
             channel_state=cache.temporal[self.number], channel_conv_state=cache.conv[0][self.number]
         )
 
     def _make_recurrent(self, config: EngineConfig, device: torch.device) -> None:
-        on_device, of_model = self.on_device, self.of_model
+        on_device, of_model, heads = self.on_device, self.of_model, self.heads
         content = content_for(config, self.number)
         self.token_inputs = of_model(channel_decay.channel_token_inputs(content))
-        self.position_inputs = of_model(channel_decay.channel_position_inputs(LONGEST_ROW))
+        self.position_inputs = of_model(channel_decay.channel_position_inputs(LONGEST_ROW, heads))
         self.gates = of_model(channel_decay.channel_gates(content))
         self.betas = of_model(channel_decay.channel_betas())
         self.recurrent = engine_module(LAYER).RadixLinearAttention(
             layer_id=self.place,
-            num_q_heads=CHANNEL_HEADS,
-            num_k_heads=CHANNEL_HEADS,
-            num_v_heads=CHANNEL_HEADS,
-            head_q_dim=CHANNELS,
-            head_k_dim=CHANNELS,
-            head_v_dim=CHANNELS,
-            conv_weights=of_model(channel_decay.channel_conv_weights()),
-            A_log=on_device(torch.zeros(1, 1, CHANNEL_HEADS, 1)),
-            dt_bias=on_device(torch.zeros(CHANNEL_OUTPUT)),
+            num_q_heads=heads.keys,
+            num_k_heads=heads.keys,
+            num_v_heads=heads.values,
+            head_q_dim=heads.key_width,
+            head_k_dim=heads.key_width,
+            head_v_dim=heads.value_width,
+            conv_weights=of_model(channel_decay.channel_conv_weights(heads)),
+            A_log=on_device(torch.zeros(1, 1, heads.values, 1)),
+            dt_bias=on_device(torch.zeros(heads.key_columns)),
         )
         # As models give it to their layer (sglang kimi_k3.py, `KimiK3DeltaAttention.__init__`).
         self.recurrent.lower_bound = self.described.linear_attn_config["gate_lower_bound"]
@@ -78,12 +79,12 @@ class ChannelDecayModel(HybridModel):
         # KimiDeltaAttention.forward, and glm5_next.py).
         mode = getattr(forward_batch, "logical_forward_mode", forward_batch.forward_mode)
         if not mode.is_decode() and not mode.is_target_verify():
-            by_head = gates if self.flat_gates else gates.unflatten(-1, (CHANNEL_HEADS, CHANNELS))
+            heads = self.heads.keys, self.heads.key_width
+            by_head = gates if self.flat_gates else gates.unflatten(-1, heads)
             gates = by_head[None]
             betas = betas.float().sigmoid() if is_before((0, 5, 22)) else betas
         read = self.recurrent(
             forward_batch=forward_batch, mixed_qkv=tokens + places, a=gates, b=betas[None]
         )
-        demand_size(read, len(input_ids), CHANNEL_OUTPUT, COMPUTED, FORWARD)
-        heads = read.reshape(-1, CHANNEL_HEADS, CHANNELS)
-        return normed(heads, CHANNEL_EPSILON).reshape(-1, CHANNEL_OUTPUT)
+        demand_size(read, len(input_ids), self.heads.output, COMPUTED, FORWARD)
+        return normed_heads(read, self.heads, CHANNEL_EPSILON)

@@ -12,9 +12,10 @@ from typing import Any
 import torch
 
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.content import STATE_WIDTH, content_for
+from fuzzgraph.content import content_for
 from fuzzgraph.recurrent_layers import delta_rule
 from fuzzgraph.recurrent_layers.delta_recurrence import LONGEST_ROW
+from fuzzgraph.recurrent_layers.linear_heads import LinearHeads
 from fuzzgraph.targets.offline.demands import demand_lookup, demand_rows, demand_size
 from fuzzgraph.targets.sglang.attention_model import FORWARD
 from fuzzgraph.targets.sglang.hybrid_model import COMPUTED, HybridModel
@@ -33,6 +34,11 @@ class DeltaNetModel(HybridModel):
     full_layer = 1
     describe = staticmethod(described_delta_net)
 
+    @property
+    def heads(self) -> LinearHeads:
+        """Of the recurrent layer."""
+        return delta_rule.delta_heads(self._config)
+
     def kept_states(self, cache: Any) -> dict[str, Any]:
         """Up to 0.5.9 fused_sigmoid_gating_recurrent.py has the columns of a value together, and
         those of a key since, both in the shape that the pool gives them."""
@@ -40,31 +46,31 @@ class DeltaNetModel(HybridModel):
         turned = {"delta_conv_state"}
         if not has_module(GDN_BACKEND):
             turned.add("delta_state")
-            shape = (delta_rule.HEADS, delta_rule.POSITIONS, delta_rule.HEAD_WIDTH)
-            state = state.view(len(state), *shape)
+            heads = self.heads
+            state = state.view(len(state), heads.values, heads.key_width, heads.value_width)
         named = frozenset(turned)
         return dict(delta_state=state, delta_conv_state=conv, transposed_states=named)
 
     def _make_recurrent(self, config: EngineConfig, device: torch.device) -> None:
-        on_device, of_model = self.on_device, self.of_model
+        on_device, of_model, heads = self.on_device, self.of_model, self.heads
         self.token_inputs = of_model(
             delta_rule.delta_token_inputs(content_for(config, self.number))
         )
-        self.position_inputs = of_model(delta_rule.delta_position_inputs(LONGEST_ROW))
-        self.gates = of_model(delta_rule.delta_gates())
-        self.betas = of_model(delta_rule.delta_betas())
+        self.position_inputs = of_model(delta_rule.delta_position_inputs(LONGEST_ROW, heads))
+        self.gates = of_model(delta_rule.delta_gates(heads))
+        self.betas = of_model(delta_rule.delta_betas(heads))
         a_log = delta_rule.RING_A_LOG if config.state_ring_len else delta_rule.A_LOG
-        keys = dict(num_q_heads=delta_rule.KEY_HEADS, num_k_heads=delta_rule.KEY_HEADS)
         self.recurrent = engine_module(LAYER).RadixLinearAttention(
             layer_id=self.place,
-            num_v_heads=delta_rule.HEADS,
-            head_q_dim=delta_rule.POSITIONS,
-            head_k_dim=delta_rule.POSITIONS,
-            head_v_dim=delta_rule.HEAD_WIDTH,
-            conv_weights=of_model(delta_rule.delta_conv_weights()),
-            A_log=on_device(torch.full((delta_rule.HEADS,), a_log)),
-            dt_bias=on_device(torch.full((delta_rule.HEADS,), delta_rule.DT_BIAS)),
-            **keys,
+            num_q_heads=heads.keys,
+            num_k_heads=heads.keys,
+            num_v_heads=heads.values,
+            head_q_dim=heads.key_width,
+            head_k_dim=heads.key_width,
+            head_v_dim=heads.value_width,
+            conv_weights=of_model(delta_rule.delta_conv_weights(heads)),
+            A_log=on_device(torch.full((heads.values,), a_log)),
+            dt_bias=on_device(torch.full((heads.values,), delta_rule.DT_BIAS)),
         )
 
     def _recur(
@@ -78,14 +84,14 @@ class DeltaNetModel(HybridModel):
         read = self.recurrent(
             forward_batch=forward_batch, mixed_qkv=tokens + places, a=gates, b=betas
         )
-        demand_size(read, len(input_ids), STATE_WIDTH, COMPUTED, FORWARD)
-        return _normed(read)
+        demand_size(read, len(input_ids), self.heads.output, COMPUTED, FORWARD)
+        return normed_heads(read, self.heads, delta_rule.NORM_EPSILON)
 
 
-def _normed(read: torch.Tensor) -> torch.Tensor:
-    """[tokens, STATE_WIDTH] of [1, tokens, heads, columns]: Qwen3-Next's norm of each head."""
-    heads = read.reshape(-1, delta_rule.HEADS, delta_rule.HEAD_WIDTH)
-    return normed(heads, delta_rule.NORM_EPSILON).reshape(-1, STATE_WIDTH)
+def normed_heads(read: torch.Tensor, heads: LinearHeads, epsilon: float) -> torch.Tensor:
+    """[tokens, columns] of [1, tokens, heads, columns of one]: each normed, as models do it."""
+    by_head = read.reshape(-1, heads.values, heads.value_width)
+    return normed(by_head, epsilon).reshape(-1, heads.output)
 
 
 def normed(heads: torch.Tensor, epsilon: float) -> torch.Tensor:

@@ -9,6 +9,7 @@ import torch
 
 from fuzzgraph.case import EngineConfig, output_of, recurrent_layers
 from fuzzgraph.content import DTYPES
+from fuzzgraph.reference import token_columns
 from fuzzgraph.targets.sglang.attention_model import AttentionModel, Rope, Written, outputs_in
 from fuzzgraph.world import Batch
 
@@ -106,17 +107,14 @@ class HybridModel(AttentionModel):
         return torch.cat((attended, *(read.to(attended.dtype) for read in reads)), dim=-1)
 
 
-def split_recurrent(
-    handed_out: Any, config: EngineConfig, output: str, columns: int
-) -> dict[str, torch.Tensor]:
+def split_recurrent(handed_out: Any, config: EngineConfig, output: str) -> dict[str, torch.Tensor]:
     """Copies of the outputs in what such a model gave a runner, by name.
 
     Args:
         output: what the recurrent layer's output is called.
-        columns: of that output.
     """
-    shown, count = handed_out.next_token_logits, recurrent_layers(config)
-    own = count * columns
+    shown, columns = handed_out.next_token_logits, token_columns(output, config)
+    own = recurrent_layers(config) * columns
     attended = type(handed_out)(next_token_logits=shown[:, :-own].contiguous())
     parts = enumerate(shown[:, -own:].split(columns, dim=1))
     read = {output_of(output, number): part.clone() for number, part in parts}

@@ -12,17 +12,16 @@ from fuzzgraph.case import BatchRow, Case, EngineConfig, Mode, ReplayStep
 from fuzzgraph.content import Content, content_for
 from fuzzgraph.layout import plan
 from fuzzgraph.recurrent_layers.channel_decay import (
-    CHANNEL_COLUMNS,
     CHANNEL_EPSILON,
     CHANNEL_HEADS,
-    CHANNEL_OUTPUT,
-    CHANNEL_WIDTH,
     CHANNELS,
+    NARROW,
     SAFE_GATE_BOUND,
     channel_betas,
     channel_conv_rows,
     channel_conv_weights,
     channel_gates,
+    channel_heads,
     channel_outputs,
     channel_position_inputs,
     channel_states,
@@ -32,6 +31,7 @@ from fuzzgraph.recurrent_layers.short_convolution import CONV_WIDTH
 from fuzzgraph.world import VOCAB, Batch
 
 CONFIG = EngineConfig(recurrent_state=True, capture_bs=(4,), max_context_len=256, page_size=16)
+WIDE = msgspec.structs.replace(CONFIG, linear_head_dim=128)
 
 
 def batch_of(*lengths: int, mode: Mode = "decode", new: int = 1) -> Batch:
@@ -59,37 +59,46 @@ def by_definition(
     last token), with all of the formula's functions and matrices, head by head."""
     chosen = torch.from_numpy(tokens)
     inputs = channel_token_inputs(content).to(dtype)[chosen]
-    inputs = inputs + channel_position_inputs(len(tokens)).to(dtype)
+    heads = channel_heads(content.config)
+    inputs = inputs + channel_position_inputs(len(tokens), heads).to(dtype)
     raw = channel_gates(content).to(dtype)
     bounded = SAFE_GATE_BOUND * torch.sigmoid(raw)
     gates = (bounded if content.config.safe_gate else -softplus(raw))[chosen]
-    gates = gates.view(-1, CHANNEL_HEADS, CHANNELS)
+    gates = gates.view(-1, heads.keys, heads.key_width)
     betas = torch.sigmoid(channel_betas().to(dtype))[chosen]
-    weights = channel_conv_weights().to(dtype)
-    window = torch.zeros(CONV_WIDTH, CHANNEL_COLUMNS, dtype=dtype)
-    state = torch.zeros(CHANNEL_HEADS, CHANNELS, CHANNELS, dtype=dtype)
-    out = torch.zeros(CHANNEL_HEADS, CHANNELS, dtype=dtype)
+    weights = channel_conv_weights(heads).to(dtype)
+    window = torch.zeros(CONV_WIDTH, heads.columns, dtype=dtype)
+    state = torch.zeros(*heads.state, dtype=dtype)
+    out = torch.zeros(heads.values, heads.value_width, dtype=dtype)
     for place, token in enumerate(inputs):
         window = torch.cat((window[1:], token[None]))
-        q, k, v = silu((window * weights.T).sum(0)).view(3, CHANNEL_HEADS, CHANNELS)
+        q, k, v = silu((window * weights.T).sum(0)).view(3, heads.keys, heads.key_width)
         q, k = (part / (part.square().sum(-1, keepdim=True) + 1e-6).sqrt() for part in (q, k))
-        for head in range(CHANNEL_HEADS):
+        for head in range(heads.values):
             kept = state[head] @ torch.diag(gates[place, head].exp())
             known = kept @ k[head]
             state[head] = kept + betas[place, head] * torch.outer(v[head] - known, k[head])
-            read = state[head] @ q[head] / CHANNELS**0.5
+            read = state[head] @ q[head] / heads.key_width**0.5
             out[head] = read / (read.square().mean() + CHANNEL_EPSILON).sqrt()
     return state, window[1:], out.flatten()
 
 
-@pytest.mark.parametrize("lengths", [(1, 5, 2, 32), (3, 4), (31,), (33, 250)])
-def test_states_and_outputs_are_those_of_the_definition(lengths: tuple[int, ...]) -> None:
-    batch, content = batch_of(*lengths), content_for(CONFIG)
+@pytest.mark.parametrize(
+    ("config", "lengths"),
+    [
+        (CONFIG, (1, 5, 2, 32)), (CONFIG, (3, 4)), (CONFIG, (31,)), (CONFIG, (33, 250)),
+        (WIDE, (5, 140)),
+    ],
+)  # fmt: skip
+def test_states_and_outputs_are_those_of_the_definition(
+    config: EngineConfig, lengths: tuple[int, ...]
+) -> None:
+    batch, content = batch_of(*lengths), content_for(config)
     rows = np.arange(len(lengths))
     states = channel_states(content, batch, rows, batch.seq_lens)
     conv = channel_conv_rows(content, batch, rows, batch.seq_lens)
     outputs = channel_outputs(content, batch, torch.float64)
-    assert states.shape == (len(lengths), CHANNEL_WIDTH)
+    assert states.shape == (len(lengths), channel_heads(config).numbers)
     for row in range(len(lengths)):
         state, window, out = by_definition(content, batch.kv_tokens.row(row))
         torch.testing.assert_close(states[row].double(), state.flatten(), rtol=0, atol=1e-6)
@@ -116,7 +125,7 @@ def test_no_decay_ends_all_where_a_ring_keeps_logarithms() -> None:
 
 def test_each_token_of_a_verify_has_the_output_behind_it() -> None:
     batch, content = batch_of(9, 30, mode="target_verify", new=3), content_for(CONFIG)
-    outputs = channel_outputs(content, batch, torch.float64).view(2, 3, CHANNEL_OUTPUT)
+    outputs = channel_outputs(content, batch, torch.float64).view(2, 3, NARROW.output)
     for row, length in enumerate((9, 30)):
         tokens = batch.kv_tokens.row(row)
         for token in range(3):
@@ -124,8 +133,11 @@ def test_each_token_of_a_verify_has_the_output_behind_it() -> None:
             torch.testing.assert_close(outputs[row, token], out, rtol=0, atol=1e-8)
 
 
-def test_the_definition_in_float32_leaves_the_truth_bit_for_bit() -> None:
-    batch, content = batch_of(32), content_for(CONFIG)
+@pytest.mark.parametrize(("config", "length"), [(CONFIG, 32), (WIDE, 64)])
+def test_the_definition_in_float32_leaves_the_truth_bit_for_bit(
+    config: EngineConfig, length: int
+) -> None:
+    batch, content = batch_of(length), content_for(config)
     state, *_ = by_definition(content, batch.kv_tokens.row(0), torch.float32)
     truth = channel_states(content, batch, np.arange(1), batch.seq_lens)
     assert torch.equal(state.flatten(), truth[0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -13,17 +14,15 @@ from fuzzgraph.case import BatchRow, Case, EngineConfig, Mode, ReplayStep
 from fuzzgraph.content import STATE_WIDTH, Content, content_for
 from fuzzgraph.layout import plan
 from fuzzgraph.recurrent_layers.delta_rule import (
-    DELTA_WIDTH,
     HEAD_WIDTH,
     HEADS,
-    KEY_COLUMNS,
-    KEY_HEADS,
     NORM_EPSILON,
     POSITIONS,
     delta_betas,
     delta_conv_rows,
     delta_conv_weights,
     delta_gates,
+    delta_heads,
     delta_outputs,
     delta_position_inputs,
     delta_states,
@@ -34,6 +33,8 @@ from fuzzgraph.recurrent_layers.short_convolution import CONV_WIDTH
 from fuzzgraph.world import Batch
 
 CONFIG = EngineConfig(recurrent_state=True, capture_bs=(4,), max_context_len=256, page_size=16)
+WIDE = msgspec.structs.replace(CONFIG, linear_head_dim=128)
+both = pytest.mark.parametrize("config", [CONFIG, WIDE], ids=["narrow", "wide"])
 
 
 def batch_of(*lengths: int, mode: Mode = "decode", new: int = 1) -> Batch:
@@ -55,40 +56,47 @@ def batch_of(*lengths: int, mode: Mode = "decode", new: int = 1) -> Batch:
 
 
 def by_definition(content: Content, tokens: np.ndarray) -> tuple[torch.Tensor, ...]:
-    """(state [HEADS, HEAD_WIDTH, POSITIONS], last inputs of the convolution, output of the last
-    token): float64, head by head."""
+    """(state [heads, columns of a value, of a key], last inputs of the convolution, output of the
+    last token): float64, head by head."""
+    heads = delta_heads(content.config)
     inputs = delta_token_inputs(content).double()[torch.from_numpy(tokens)]
-    inputs = inputs + delta_position_inputs(len(tokens)).double()
-    weights = delta_conv_weights().double()
+    inputs = inputs + delta_position_inputs(len(tokens), heads).double()
+    weights = delta_conv_weights(heads).double()
     window = torch.zeros(CONV_WIDTH, inputs.shape[1], dtype=torch.float64)
-    state = torch.zeros(HEADS, HEAD_WIDTH, POSITIONS, dtype=torch.float64)
-    betas = torch.sigmoid(delta_betas().double())[torch.from_numpy(tokens)]
-    out = torch.zeros(HEADS, HEAD_WIDTH, dtype=torch.float64)
-    gates = -math.e * softplus(delta_gates().double() - 32.0)[torch.from_numpy(tokens)]
+    state = torch.zeros(*heads.state, dtype=torch.float64)
+    betas = torch.sigmoid(delta_betas(heads).double())[torch.from_numpy(tokens)]
+    out = torch.zeros(heads.values, heads.value_width, dtype=torch.float64)
+    gates = -math.e * softplus(delta_gates(heads).double() - 32.0)[torch.from_numpy(tokens)]
     for token, gate, beta in zip(inputs, gates, betas, strict=True):
         window = torch.cat((window[1:], token[None]))
         mixed = silu((window * weights.T).sum(0))
-        queries, keys = mixed[:KEY_COLUMNS], mixed[KEY_COLUMNS : 2 * KEY_COLUMNS]
-        values = mixed[2 * KEY_COLUMNS :].view(HEADS, HEAD_WIDTH)
-        for head in range(HEADS):
-            mine = slice(
-                head // (HEADS // KEY_HEADS) * POSITIONS,
-                head // (HEADS // KEY_HEADS) * POSITIONS + POSITIONS,
-            )
+        queries, keys, values = mixed.split((heads.key_columns, heads.key_columns, heads.output))
+        queries, keys = (part.view(heads.keys, heads.key_width) for part in (queries, keys))
+        values = values.view(heads.values, heads.value_width)
+        for head in range(heads.values):
+            mine = head // (heads.values // heads.keys)
             q, k = (
                 part[mine] / (part[mine].square().sum() + 1e-6).sqrt() for part in (queries, keys)
             )
             state[head] *= gate[head].exp()
             known = state[head] @ k
             state[head] += beta[head] * torch.outer(values[head] - known, k)
-            read = state[head] @ q / POSITIONS**0.5
+            read = state[head] @ q / heads.key_width**0.5
             out[head] = read / (read.square().mean() + NORM_EPSILON).sqrt()
     return state, window[1:], out.flatten()
 
 
-@pytest.mark.parametrize("lengths", [(1, 5, 2, 64), (3, 4), (33,), (65, 250)])
-def test_states_and_outputs_are_those_of_the_definition(lengths: tuple[int, ...]) -> None:
-    batch, content = batch_of(*lengths), content_for(CONFIG)
+@pytest.mark.parametrize(
+    ("config", "lengths"),
+    [
+        (CONFIG, (1, 5, 2, 64)), (CONFIG, (3, 4)), (CONFIG, (33,)), (CONFIG, (65, 250)),
+        (WIDE, (5, 140)),
+    ],
+)  # fmt: skip
+def test_states_and_outputs_are_those_of_the_definition(
+    config: EngineConfig, lengths: tuple[int, ...]
+) -> None:
+    batch, content = batch_of(*lengths), content_for(config)
     rows = np.arange(len(lengths))
     states = delta_states(content, batch, rows, batch.seq_lens)
     conv = delta_conv_rows(content, batch, rows, batch.seq_lens)
@@ -122,18 +130,24 @@ def test_each_token_of_a_verify_has_the_output_behind_it() -> None:
             torch.testing.assert_close(outputs[row, token], out, rtol=0, atol=1e-8)
 
 
-def test_states_are_exact_in_float32() -> None:
+@both
+def test_states_are_exact_in_float32(config: EngineConfig) -> None:
     """The recurrence in float32 leaves what the truth says, bit for bit."""
-    batch, content = batch_of(64), content_for(CONFIG)
+    batch, content, heads = batch_of(64), content_for(config), delta_heads(config)
     tokens = torch.from_numpy(batch.kv_tokens.row(0))
-    inputs = delta_token_inputs(content)[tokens] + delta_position_inputs()
-    kept = (-math.e * softplus(delta_gates() - 32.0)).exp().repeat_interleave(HEAD_WIDTH, dim=1)
-    betas = torch.sigmoid(delta_betas()).repeat_interleave(HEAD_WIDTH, dim=1)[tokens]
-    state = torch.zeros(STATE_WIDTH, POSITIONS)
-    for token, keep, beta in zip(inputs, kept[tokens], betas, strict=True):
+    inputs = delta_token_inputs(content)[tokens] + delta_position_inputs(64, heads)
+    kept, betas = (
+        each.repeat_interleave(heads.value_width, dim=1)[tokens]
+        for each in (
+            (-math.e * softplus(delta_gates(heads) - 32.0)).exp(),
+            torch.sigmoid(delta_betas(heads)),
+        )
+    )
+    state = torch.zeros(heads.output, heads.key_width)
+    for token, keep, beta in zip(inputs, kept, betas, strict=True):
         state *= keep[:, None]
-        k, v = silu(token[KEY_COLUMNS : KEY_COLUMNS + POSITIONS]), silu(token[2 * KEY_COLUMNS :])
-        k = k / (k.square().sum() + 1e-6).sqrt()
+        _, k, v = silu(token).split((heads.key_columns, heads.key_columns, heads.output))
+        k = k[: heads.key_width] / (k[: heads.key_width].square().sum() + 1e-6).sqrt()
         state += beta[:, None] * torch.outer(v - state @ k, k)
     truth = delta_states(content, batch, np.arange(1), batch.seq_lens)
     assert torch.equal(state.flatten(), truth[0])
@@ -179,8 +193,9 @@ def test_what_stands_before_the_first_token_is_zero() -> None:
     assert conv[1, 1:].ne(0).any(1).all()
 
 
-def test_an_output_shows_any_token_before_it() -> None:
-    batch, content = batch_of(12), content_for(CONFIG)
+@both
+def test_an_output_shows_any_token_before_it(config: EngineConfig) -> None:
+    batch, content = batch_of(12), content_for(config)
     out = delta_outputs(content, batch, torch.float64)
     tokens = batch.kv_tokens.values
     for place in range(12):
@@ -190,5 +205,13 @@ def test_an_output_shows_any_token_before_it() -> None:
         assert (other - out[0]).abs().max() > 1e-4, place
 
 
-def test_a_state_is_a_matrix_of_heads_by_positions() -> None:
-    assert DELTA_WIDTH == HEADS * HEAD_WIDTH * POSITIONS
+@both
+def test_values_tell_columns_apart_and_are_such_that_nothing_rounds_them(
+    config: EngineConfig,
+) -> None:
+    """Half precision holds them, and SiLU leaves them as they are."""
+    heads = delta_heads(config)
+    values = delta_token_inputs(content_for(config))[:, 2 * heads.key_columns :]
+    assert torch.equal(values.half().float(), values)
+    assert torch.equal(silu(values), values)
+    assert len(values.T.unique(dim=0)) == heads.output

@@ -57,3 +57,11 @@ def test_a_third_of_the_cases_without_a_ring_bound_decays_where_a_target_may() -
     assert len(without) > len(bounded) > len(without) / 3
     assert not any(config.state_ring_len for config in bounded)
     assert not any(case.config.safe_gate for case in drawn(CAN, 60))
+
+
+def test_a_few_cases_have_wide_linear_heads_where_a_target_may() -> None:
+    configs = [case.config for case in drawn(CAN.replace(linear_head_dims=(0, 128)), 300)]
+    wide = [config for config in configs if config.linear_head_dim == 128]
+    assert len(configs) / 4 > len(wide) > len(configs) / 20
+    assert len({bool(config.state_ring_len) for config in wide}) == 2
+    assert not any(case.config.linear_head_dim for case in drawn(CAN, 60))

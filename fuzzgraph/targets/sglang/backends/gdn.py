@@ -17,7 +17,6 @@ from typing import Any, Literal
 import torch
 
 from fuzzgraph.case import EngineConfig, Mode
-from fuzzgraph.content import STATE_WIDTH
 from fuzzgraph.errors import NotInRelease
 from fuzzgraph.observation import Field, Observation, PaddingRule
 from fuzzgraph.ports import GraphEngine
@@ -150,8 +149,6 @@ class DeltaNetSession(TritonSession):
     model_class: type[AttentionModel] = DeltaNetModel
     output = "gated_delta"
     """What the recurrent layer's output is called."""
-    columns = STATE_WIDTH
-    """Of that output."""
     tracking_since = (0, 5, 9)
     """The first release whose servers keep states of such layers for their prefix cache."""
 
@@ -290,7 +287,7 @@ class DeltaNetSession(TritonSession):
         return (*super().promised_outputs(mode), *own)
 
     def named_outputs(self, outputs: Any) -> dict[str, torch.Tensor]:
-        return split_recurrent(outputs, self._config, self.output, self.columns)
+        return split_recurrent(outputs, self._config, self.output)
 
 
 STOOD_IN = "projections and norm of the recurrent layer"
@@ -304,16 +301,19 @@ class RecurrentTarget(SglangTarget):
     recurrent_modules: tuple[str, ...] = (QWEN, LAYER)
     """Of the release, where the recurrent layer and its description lie."""
     positions = POSITIONS
-    """That the recurrent layer tells apart."""
+    """That the recurrent layer tells apart, if its heads are narrow."""
+    head_dims: tuple[int, ...] = (0, 128)
+    """Of the recurrent layer, 0 for narrow heads."""
     periodic = True
     """Whether a description says no more of layers than every how many of them sees all keys."""
 
     def refused(self, config: EngineConfig) -> str | None:
         if not config.recurrent_state:
             return "the model has a recurrent layer: recurrent_state must be true"
-        if config.max_context_len > self.positions:
+        positions = max(self.positions, config.linear_head_dim)
+        if config.max_context_len > positions:
             longest = f"max_context_len={config.max_context_len}"
-            return f"{longest} is more than the {self.positions} positions of a row"
+            return f"{longest} is more than the {positions} positions of a row"
         if self.periodic and (period := refused_period(config)):
             return period
         return super().refused(config)
@@ -360,6 +360,7 @@ class DeltaNetTarget(RecurrentTarget, TritonTarget):
             **{**OF_ONE_RANK, **self.ranks, "max_spec_topk": most},
             recurrent_state=True,
             recurrent_only=True,
+            linear_head_dims=self.head_dims,
             max_wide_batch=0,  # chunks of lanes take half a minute for each step of such a batch
             recurrent_verify=mode == "target_verify",
             state_tracking=True,

@@ -15,7 +15,7 @@ from typing import Literal
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.errors import NotInRelease
 from fuzzgraph.ports import GraphEngine
-from fuzzgraph.recurrent_layers.channel_decay import CHANNEL_OUTPUT, CHANNELS
+from fuzzgraph.recurrent_layers.channel_decay import CHANNELS
 from fuzzgraph.targets.sglang.backends.gdn import DeltaNetSession, DeltaNetTarget
 from fuzzgraph.targets.sglang.channel_decay_model import ChannelDecayModel
 from fuzzgraph.targets.sglang.delta_net_model import LAYER
@@ -40,7 +40,6 @@ class ChannelDecaySession(DeltaNetSession):
 
     model_class = ChannelDecayModel
     output = "channel_delta"
-    columns = CHANNEL_OUTPUT
     tracking_since = (0, 5, 16)
 
     def __init__(self, config: EngineConfig, graphs: GraphEngine) -> None:

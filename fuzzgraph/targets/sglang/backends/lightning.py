@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
-from fuzzgraph.recurrent_layers.decayed_attention import LINEAR_OUTPUT, LINEAR_WIDTH
+from fuzzgraph.recurrent_layers.decayed_attention import LINEAR_WIDTH
 from fuzzgraph.targets.sglang.backends.gdn import DeltaNetSession, DeltaNetTarget
 from fuzzgraph.targets.sglang.decayed_attention_model import DecayedAttentionModel
 from fuzzgraph.targets.sglang.stubs.hybrid_pools import BAILING, LIGHTNING_BACKEND
@@ -24,7 +24,6 @@ class LightningSession(DeltaNetSession):
 
     model_class = DecayedAttentionModel
     output = "linear"
-    columns = LINEAR_OUTPUT
 
 
 class LightningTarget(DeltaNetTarget):
@@ -34,6 +33,7 @@ class LightningTarget(DeltaNetTarget):
     session = LightningSession
     recurrent_modules = (BAILING, LIGHTNING_BACKEND)
     positions = LINEAR_WIDTH
+    head_dims = (0,)
     branches = 1
     ranks = rings = MappingProxyType({})
     since = MappingProxyType(dict.fromkeys(("decode", "target_verify"), BESIDE_TRITON))

@@ -86,6 +86,7 @@ class Mamba2Target(DeltaNetTarget):
     session = Mamba2Session
     also_stood_in_for = ("the number of cores",)
     recurrent_modules = (FALCON, MIXER)
+    head_dims = (0,)
     ranks = rings = MappingProxyType({})
 
     def __init__(self, name: str, mode: Literal["decode", "target_verify"]) -> None:

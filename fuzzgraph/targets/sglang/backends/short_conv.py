@@ -19,7 +19,6 @@ import torch
 
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.observation import Field
-from fuzzgraph.recurrent_layers.gated_convolution import GATED_COLUMNS
 from fuzzgraph.targets.sglang.backends.gdn import DeltaNetSession, DeltaNetTarget
 from fuzzgraph.targets.sglang.backends.mamba2 import any_device
 from fuzzgraph.targets.sglang.gated_convolution_model import LFM2_MODEL, GatedConvolutionModel
@@ -40,7 +39,6 @@ class ShortConvSession(DeltaNetSession):
 
     model_class = GatedConvolutionModel
     output = "gated_conv"
-    columns = GATED_COLUMNS
 
     @contextlib.contextmanager
     def engine_runs(self, batch: Batch | None = None) -> Iterator[None]:
@@ -69,6 +67,7 @@ class ShortConvTarget(DeltaNetTarget):
     periodic = False
     also_stood_in_for: tuple[str, ...] = ("the number of cores",)
     recurrent_modules = (LFM2, LFM2_MODEL, SHORT_CONV_BACKEND)
+    head_dims = (0,)
     branches = 1
     ranks = rings = MappingProxyType({})
     since = MappingProxyType({"decode": _BY_SLOT, "target_verify": _VERIFIED})

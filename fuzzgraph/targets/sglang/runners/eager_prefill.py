@@ -19,7 +19,6 @@ import torch
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.observation import Field
 from fuzzgraph.ports import GraphEngine
-from fuzzgraph.recurrent_layers.gated_convolution import GATED_COLUMNS
 from fuzzgraph.targets.offline import fields as common
 from fuzzgraph.targets.sglang.attention_model import PrefillModel
 from fuzzgraph.targets.sglang.backends.mamba2 import any_device
@@ -75,7 +74,6 @@ class ShortConvPrefillSession(DeltaNetPrefillSession):
 
     model = ShortConvPrefillModel
     output = "gated_conv"
-    columns = GATED_COLUMNS
     ran_eagerly = True
 
     def __init__(self, config: EngineConfig, graphs: GraphEngine, kind: PrefillKind) -> None:
@@ -118,6 +116,7 @@ class ShortConvPrefillTarget(DeltaNetPrefillTarget):
     session = ShortConvPrefillSession
     periodic = False
     recurrent_modules = (LFM2, LFM2_MODEL, SHORT_CONV_BACKEND)
+    head_dims = (0,)
     dtypes = ("float32", "float16")
     stood_in = "the compiled convolution, by the one in Triton"
     data_ranks = False

@@ -18,11 +18,8 @@ from typing import Any
 import torch
 
 from fuzzgraph.case import EngineConfig, Mode
-from fuzzgraph.content import STATE_WIDTH
 from fuzzgraph.observation import Field, Observation
 from fuzzgraph.ports import GraphEngine
-from fuzzgraph.recurrent_layers.channel_decay import CHANNEL_OUTPUT
-from fuzzgraph.recurrent_layers.decayed_attention import LINEAR_OUTPUT
 from fuzzgraph.recurrent_layers.delta_recurrence import LONGEST_ROW
 from fuzzgraph.targets.offline import fields as common
 from fuzzgraph.targets.sglang.attention_model import PrefillModel
@@ -98,8 +95,6 @@ class DeltaNetPrefillSession(PrefillSession):
     model: type[PrefillModel] = DeltaNetPrefillModel
     output = "gated_delta"
     """What the recurrent layer's output is called."""
-    columns = STATE_WIDTH
-    """Of that output."""
     tracking_since = (0, 5, 9)
     """The first release whose servers keep states of such layers for their prefix cache."""
 
@@ -161,7 +156,7 @@ class DeltaNetPrefillSession(PrefillSession):
         return (*super().promised_outputs(mode), *own)
 
     def named_outputs(self, outputs: Any) -> dict[str, torch.Tensor]:
-        return split_recurrent(outputs, self._config, self.output, self.columns)
+        return split_recurrent(outputs, self._config, self.output)
 
 
 class ChannelDecayPrefillSession(DeltaNetPrefillSession):
@@ -169,7 +164,6 @@ class ChannelDecayPrefillSession(DeltaNetPrefillSession):
 
     model: type[PrefillModel] = ChannelDecayPrefillModel
     output = "channel_delta"
-    columns = CHANNEL_OUTPUT
 
     def engine_runs(self) -> contextlib.AbstractContextManager[None]:
         return cuda_server()  # its tables come by memory that is pinned
@@ -231,7 +225,6 @@ class LightningPrefillSession(DeltaNetPrefillSession):
 
     model: type[PrefillModel] = DecayedAttentionPrefillModel
     output = "linear"
-    columns = LINEAR_OUTPUT
 
 
 class DeltaNetPrefillTarget(RecurrentTarget, PrefillTarget):
@@ -262,6 +255,7 @@ class DeltaNetPrefillTarget(RecurrentTarget, PrefillTarget):
             row_mixings=("none",),
             recurrent_state=True,
             recurrent_only=True,
+            linear_head_dims=self.head_dims,
             layer_types=self.several,
             state_tracking=True,
             prefix_branches=True,
@@ -316,6 +310,7 @@ class Mamba2PrefillTarget(DeltaNetPrefillTarget):
     session = Mamba2PrefillSession
     periodic = False
     recurrent_modules: tuple[str, ...] = (NEMOTRON_DESCRIPTION, MIXER, NEMOTRON)
+    head_dims = (0,)
     dtypes = _ANY_DTYPE
     state_chunk = MAMBA_CHUNK
     stood_in = "norms around the recurrent layer"
@@ -351,6 +346,7 @@ class LightningPrefillTarget(DeltaNetPrefillTarget):
     layer = "lightning layers"
     session = LightningPrefillSession
     recurrent_modules = (BAILING, LIGHTNING_BACKEND)
+    head_dims = (0,)
     dtypes = _ANY_DTYPE
 
     def __init__(self, name: str, kind: str = BREAKABLE.name) -> None:

@@ -138,15 +138,16 @@ def described_nemotron(config: EngineConfig) -> Any:
 
 def described_delta_net(config: EngineConfig) -> Any:
     """The engine's description of a model with a gated delta net and a layer of attention."""
+    heads = delta_rule.delta_heads(config)
     return engine_module(QWEN).Qwen3NextConfig(
         architectures=["Qwen3NextForCausalLM"],
         num_hidden_layers=len(config.layer_types) or 2,
         full_attention_interval=layer_period(config),
         linear_conv_kernel_dim=CONV_WIDTH,
-        linear_key_head_dim=delta_rule.POSITIONS,
-        linear_value_head_dim=delta_rule.HEAD_WIDTH,
-        linear_num_key_heads=delta_rule.KEY_HEADS * config.attn_tp_size,
-        linear_num_value_heads=delta_rule.HEADS * config.attn_tp_size,
+        linear_key_head_dim=heads.key_width,
+        linear_value_head_dim=heads.value_width,
+        linear_num_key_heads=heads.keys * config.attn_tp_size,
+        linear_num_value_heads=heads.values * config.attn_tp_size,
         **_attention(config),
     )
 
@@ -158,14 +159,15 @@ def described_kimi(config: EngineConfig) -> Any:
     backend beside KDA's, and is what other targets judge.
     """
     named = _named(config, full="full", linear="kda", first="linear")
+    heads = channel_decay.channel_heads(config)
     return engine_module(KIMI).KimiLinearConfig(
         architectures=["KimiLinearForCausalLM"],
         num_hidden_layers=len(named),
         linear_attn_config={  # counted from 1
             "kda_layers": [place for place, kind in enumerate(named, 1) if kind == "kda"],
             "full_attn_layers": [place for place, kind in enumerate(named, 1) if kind != "kda"],
-            "num_heads": channel_decay.CHANNEL_HEADS * config.attn_tp_size,
-            "head_dim": channel_decay.CHANNELS,
+            "num_heads": heads.values * config.attn_tp_size,
+            "head_dim": heads.key_width,
             "short_conv_kernel_size": CONV_WIDTH,
             "gate_lower_bound": channel_decay.SAFE_GATE_BOUND if config.safe_gate else None,
         },
