@@ -351,7 +351,8 @@ class LightningPrefillTarget(DeltaNetPrefillTarget):
 
     def __init__(self, name: str, kind: str = BREAKABLE.name) -> None:
         super().__init__(name, kind)
-        self.capabilities = self.capabilities.replace(max_tp_size=1)  # a model's heads are one's
+        # Its description has the heads of one rank.
+        self.capabilities = self.capabilities.replace(max_tp_size=1)
 
     def modules(self) -> tuple[str, ...]:
         demand_release(*BESIDE_TRITON, self.name)
