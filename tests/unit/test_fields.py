@@ -22,11 +22,11 @@ UNJUDGED = {
     ("triton.py", "num_kv_splits"),
     ("triton.py", "window_num_kv_splits"),
     ("aiter.py", "kv_indptr"),
-    ("lora.py", "lora_weight_indices"),
-    ("lora.py", "lora_ranks"),
-    ("lora.py", "lora_seg_indptr"),
-    ("lora.py", "lora_permutation"),
-    ("moe.py", "expert_counts"),
+    ("adapter_segments.py", "lora_weight_indices"),
+    ("adapter_segments.py", "lora_ranks"),
+    ("adapter_segments.py", "lora_seg_indptr"),
+    ("adapter_segments.py", "lora_permutation"),
+    ("expert_fields.py", "expert_counts"),
 }
 """Each says why where it is declared."""
 
