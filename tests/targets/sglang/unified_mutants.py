@@ -34,7 +34,8 @@ def _becomes(translator: Any, kind: Any, **fields: Any) -> None:
 
 def _raw_reads(translator: Any, allocator: Any) -> None:
     """Lists and tables hold virtual pages."""
-    pages = torch.arange(len(allocator.full_v2p_page_table))
+    table = allocator.full_v2p_page_table
+    pages = torch.arange(len(table), device=table.device)
     _becomes(translator, _kinds().FULL, read_v2p=pages)
 
 
