@@ -100,5 +100,5 @@ class DraftPrefillTarget(PrefillTarget):
         return DraftPrefillSession(config, graphs, self._kind)
 
     def modules(self) -> tuple[str, ...]:
-        demand_release((0, 5, 16), "captures prompts of draft models behind a switch", self.name)
+        demand_release((0, 5, 16), "captures no prompts of draft models by default,", self.name)
         return *super().modules(), INNER_MODELS, OUTER_MODELS
