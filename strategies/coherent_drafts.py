@@ -64,11 +64,13 @@ def whole_blocks(fields: Fields, can: Capabilities, draws: Draws) -> None:
 
 def draft_models(fields: Fields, can: Capabilities, pins: Pins, draws: Draws) -> None:
     """What differs between draft models: in half of the configs layers chain, or another model's
-    backend asks for lengths on the host; in a third a block's first token is given."""
+    backend asks for lengths on the host; in a third a block's first token is given, or hidden
+    states are joined outside of the layers."""
     verifies = fields["modes"] == ("target_verify",)
     blocks = fields["drafted_blocks"] != "none" and fields["draft_tokens"] > 1
     has = {
         "chain_hidden_states": (can.chained_layers and fields["modes"] == ("draft_extend",), 50),
+        "outer_join": (can.outer_joins and fields["modes"] == ("prefill",), 33),
         "sample_from_anchor": (can.given_anchors and verifies and blocks, 33),
         "cpu_seq_lens": (can.cpu_seq_lens and verifies, 50),
     }

@@ -660,6 +660,12 @@ class EngineConfig(Record, frozen=True, kw_only=True):
     )] = False
     """Whether each layer of a draft model with several is given the hidden states of the one before
     it, as Step-3.5's are, in the place of the target model's, as MiMo-V2's are."""
+    outer_join: Annotated[bool, Dimension(
+        needs=Switch("outer_joins"), label="hidden states joined outside", only_in=("prefill",),
+        group="features"
+    )] = False
+    """Whether a draft model joins the target model's hidden states with its embeddings outside of
+    the layers that graphs hold, as Qwen3-Next's, in the place of inside, as EAGLE's for Llama."""
     sample_from_anchor: Annotated[bool, Dimension(
         needs=Switch("given_anchors"), label="drafts behind an anchor alone",
         only_in=("target_verify",), group="features"

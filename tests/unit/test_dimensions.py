@@ -86,6 +86,7 @@ FOLLOWING = {"kv_pool_pages", "num_kv_heads", "v_head_dim", "spec_steps", "draft
     "gathered_logits",
     "prompt_logprobs",
     "layer_types",
+    "outer_join",
     "plan_stream",
     "platform",
     "trtllm_kernel",

@@ -31,6 +31,7 @@ LAYERS = Capabilities(modes=("draft_extend",), max_draft_tokens=4, chained_layer
     "changes",
     [
         {"chain_hidden_states": True},
+        {"outer_join": True},
         {"sample_from_anchor": False, "draft_tokens": 1},
         {"sample_from_anchor": False, "drafted_blocks": "none"},
         {"cpu_seq_lens": True, "modes": ("decode",), "drafted_blocks": "none"},
@@ -48,6 +49,12 @@ def test_a_third_of_the_blocks_begin_with_a_token_that_is_given() -> None:
     given = sum(not each.sample_from_anchor for each in longer)
     assert 0.25 < given / len(longer) < 0.42
     assert all(each.sample_from_anchor for each in drawn if each not in longer)
+
+
+def test_a_third_of_the_prompts_are_joined_outside() -> None:
+    can = Capabilities(modes=("prefill",), prefill_runners=("breakable",), outer_joins=True)
+    drawn = [swarm_config(can, CI, number).outer_join for number in range(240)]
+    assert 0.25 < sum(drawn) / len(drawn) < 0.42
 
 
 @pytest.mark.parametrize(

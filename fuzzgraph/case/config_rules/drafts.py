@@ -100,6 +100,7 @@ def check_draft_model(config: EngineConfig) -> None:
     blocks = config.drafted_blocks != "none" and config.draft_tokens > 1
     needs = {
         "chain_hidden_states": (config.modes == ("draft_extend",), "modes=['draft_extend']"),
+        "outer_join": (config.modes == ("prefill",), "modes=['prefill']"),
         "sample_from_anchor": (blocks, "drafted_blocks of several tokens"),
         "cpu_seq_lens": (config.modes == ("target_verify",), "modes=['target_verify']"),
     }

@@ -58,6 +58,7 @@ TARGETS = (
     _row("dsv41", "backends.dsv41", "Dsv41Target", mode="decode", releases="0.5.21 on"),
     _row("dsv41-verify", "backends.dsv41", "Dsv41Target", mode="target_verify",
          releases="0.5.21 on"),
+    _row("draft-prefill", "runners.draft_prefill", "DraftPrefillTarget", releases="0.5.16 on"),
     _row("eagle-draft", "runners.eagle_draft", "DraftTarget", kind="draft"),
     _row("eagle-draft-extend", "runners.eagle_draft", "DraftTarget", kind="draft_extend"),
     _row("fa3-mla-draft-extend", "backends.draft_extend", "DraftExtendTarget",

@@ -2,8 +2,7 @@
 
 Outside of the graph the engine embeds tokens and adds the target model's hidden states, one stream
 that goes to the body in the place of embeddings; behind the body it hands on the last token's
-stream of each request. In the body a layer attends. Attention is that of the tokens; a row of the
-stream that is not its token's shows as what it differs by.
+stream of each request. In the body a layer attends.
 """
 
 from __future__ import annotations
@@ -14,46 +13,15 @@ from typing import Any
 import torch
 
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.content import content_for, hidden_rows, hidden_width
-from fuzzgraph.targets.offline.demands import demand_rows
-from fuzzgraph.targets.sglang.attention_model import FORWARD, AttentionModel, Body, as_logits
+from fuzzgraph.content import hidden_width
+from fuzzgraph.targets.sglang.attention_model import as_logits
+from fuzzgraph.targets.sglang.drafted_prompts_model import StreamBody
 from fuzzgraph.targets.sglang.prompted_groups_model import PromptedGroupsModel
 from fuzzgraph.targets.sglang.release import engine_module
 
-__all__ = ["DRAFT_MODELS", "StreamBody", "drafted_model"]
+__all__ = ["DRAFT_MODELS", "drafted_model"]
 
 DRAFT_MODELS = "sglang.srt.models.qwen4_exp_mtp"
-
-
-class StreamBody(Body):
-    """Takes a stream for its input."""
-
-    def __init__(
-        self, config: EngineConfig, device: torch.device, kind: type[AttentionModel]
-    ) -> None:
-        super().__init__(config, device, kind)
-        table = content_for(config).hidden_table
-        self._hidden = torch.empty_like(table, device=device).copy_(table)
-        self._embedded = self._hidden.roll(1, 0)
-
-    def embed_tokens(self, input_ids: torch.Tensor) -> torch.Tensor:
-        """[tokens, columns] of a stream before hidden states are added."""
-        return self._embedded.index_select(0, input_ids.long())
-
-    def forward(  # type: ignore[override]
-        self,
-        input_ids: torch.Tensor,
-        positions: torch.Tensor,
-        forward_batch: Any,
-        inputs_embeds: torch.Tensor | None = None,
-    ) -> Any:
-        """As the engine's bodies, which embed tokens where they are given no stream."""
-        given = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
-        stream = demand_rows(given, len(input_ids), "inputs_embeds", FORWARD)
-        attended: torch.Tensor = self.attention.attend(input_ids, positions, forward_batch)
-        hidden = self._hidden.index_select(0, hidden_rows(input_ids.long(), positions.long()))
-        unlike = stream - (self.embed_tokens(input_ids) + hidden)
-        return attended + unlike[:, : attended.shape[1]]
 
 
 class _TwoStreams(StreamBody):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from tests.targets.sglang.released import Workers, generated
-from tests.targets.sglang.test_prefill import prefill_case
 from tests.targets.sglang.test_qsa_prefill import NEWEST, prompts
 
 pytestmark = [pytest.mark.sglang, pytest.mark.slow]
@@ -39,26 +38,6 @@ def test_a_planted_bug_is_found(workers: Workers, planted: str, output: str) -> 
 def test_a_draft_model_of_text_alone_ignores_hidden_states(workers: Workers, version: str) -> None:
     found = workers.findings(version, prompts(), f"{MUTANTS}:text_alone")
     assert ("reference", "attention") in {(each.oracle, each.buffer) for each in found}
-
-
-_OF_TEXT = prefill_case(
-    "breakable", ((0, 0, 7),), ((0, 7, 3), (1, 0, 2)), ((2, 0, 8),),
-    capture_tokens=(8,), num_q_heads=2, num_kv_heads=1, head_dim=8, v_head_dim=8,
-)  # fmt: skip
-"""Two prompts that are padded, and one of the graph's size."""
-
-
-@pytest.mark.parametrize("version", ["0.5.19", "0.5.21", NEWEST])
-def test_graphs_of_a_draft_model_that_joins_outside_ignore_hidden_states(
-    workers: Workers, version: str
-) -> None:
-    found = workers.findings(version, _OF_TEXT, "tests.targets.sglang.outer_fusion_drafts:target")
-    assert ("eager", "attention") in {(each.oracle, each.buffer) for each in found}
-
-
-def test_such_a_draft_model_could_not_join_padded_prompts(workers: Workers) -> None:
-    found = workers.findings("0.5.17", _OF_TEXT, "tests.targets.sglang.outer_fusion_drafts:target")
-    assert "Sizes of tensors must match" in found[0].message
 
 
 @pytest.mark.parametrize("version", ["0.5.22", NEWEST])

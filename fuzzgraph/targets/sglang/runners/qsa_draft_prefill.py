@@ -14,39 +14,19 @@ from typing import Any
 import torch
 
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.content import content_for, hidden_width
+from fuzzgraph.content import hidden_width
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.reference import LAST_ATTENTION
 from fuzzgraph.reference.group_keys import GROUP_KEYS, GROUP_STRAYS
 from fuzzgraph.targets.sglang.attention_model import hidden_in
 from fuzzgraph.targets.sglang.drafted_groups_model import DRAFT_MODELS, drafted_model
-from fuzzgraph.targets.sglang.forward_batch.decode import given
-from fuzzgraph.targets.sglang.release import engine_module
+from fuzzgraph.targets.sglang.runners.draft_prefill import asked_of_a_draft
 from fuzzgraph.targets.sglang.runners.prefill_session import PrefillSession
 from fuzzgraph.targets.sglang.runners.qsa_prefill import QsaPrefillSession, QsaPrefillTarget
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 from fuzzgraph.world import Batch
 
-__all__ = ["QsaDraftPrefillTarget", "asked_of_a_draft"]
-
-_INFO = "sglang.srt.model_executor.forward_batch_info"
-_EAGLE = "sglang.srt.speculative.eagle_info"
-
-
-def asked_of_a_draft(batch: Batch, runner: ModelRunner) -> Mapping[str, Any]:
-    """What EAGLE's worker adds to a prompt for its draft model (sglang eagle_worker_v2.py,
-    `_draft_extend_for_prefill`)."""
-    content = content_for(runner.configuration.config)
-    said = {
-        "hidden_states": content.hidden_states(batch.input_ids, batch.positions).to(runner.device),
-        "num_tokens_per_req": 1,
-        "num_tokens_for_logprob_per_req": 1,
-    }
-    return {
-        "capture_hidden_mode": engine_module(_INFO).CaptureHiddenMode.LAST,
-        "spec_algorithm": runner.spec_algorithm,
-        "spec_info": given(engine_module(_EAGLE).EagleDraftExtendInput, said),
-    }
+__all__ = ["QsaDraftPrefillTarget"]
 
 
 class QsaDraftPrefillSession(QsaPrefillSession):
