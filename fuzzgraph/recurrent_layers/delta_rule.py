@@ -31,6 +31,7 @@ from fuzzgraph.recurrent_layers.delta_recurrence import (
 )
 from fuzzgraph.recurrent_layers.linear_heads import LinearHeads
 from fuzzgraph.recurrent_layers.queries_keys_values import (
+    conv_weights,
     delta_keys,
     normed,
     position_inputs,
@@ -39,8 +40,6 @@ from fuzzgraph.recurrent_layers.queries_keys_values import (
 )
 from fuzzgraph.recurrent_layers.short_convolution import (
     CONV_WIDTH,
-    LAST_FOUR,
-    NEWEST,
     last_inputs,
     unit_queries,
 )
@@ -118,8 +117,7 @@ def delta_position_inputs(positions: int = POSITIONS, heads: LinearHeads = NARRO
 
 def delta_conv_weights(heads: LinearHeads = NARROW) -> torch.Tensor:
     """[columns, CONV_WIDTH] float32, the newest token last."""
-    as_they_are = heads.columns - heads.key_columns
-    return torch.tensor([*[LAST_FOUR] * heads.key_columns, *[NEWEST] * as_they_are])
+    return conv_weights(heads)
 
 
 def delta_states(content: Content, batch: Batch, rows: IntArray, lens: IntArray) -> torch.Tensor:

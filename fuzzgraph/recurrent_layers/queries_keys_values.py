@@ -10,6 +10,8 @@ from __future__ import annotations
 import torch
 
 from fuzzgraph.content import STATE_WIDTH, Content
+from fuzzgraph.recurrent_layers.linear_heads import LinearHeads
+from fuzzgraph.recurrent_layers.short_convolution import LAST_FOUR, NEWEST
 from fuzzgraph.world import VOCAB
 
 _VALUE = 64.0
@@ -62,6 +64,15 @@ def position_inputs(
     query, at_key = (each.repeat(1, heads) for each in units)
     nothing = torch.zeros(len(keys), values)
     return torch.cat((_QUERY_AT_POSITION * query, key * at_key, nothing), dim=1)
+
+
+def conv_weights(heads: LinearHeads) -> torch.Tensor:
+    """[columns, CONV_WIDTH] float32, the newest token last.
+
+    Queries weigh the last four tokens; keys and values stay as they are.
+    """
+    as_they_are = heads.columns - heads.key_columns
+    return torch.tensor([*[LAST_FOUR] * heads.key_columns, *[NEWEST] * as_they_are])
 
 
 def normed(read: torch.Tensor, epsilon: float) -> torch.Tensor:

@@ -19,7 +19,7 @@ from fuzzgraph.recurrent_layers.delta_recurrence import LONGEST_ROW
 from fuzzgraph.recurrent_layers.linear_heads import LinearHeads
 from fuzzgraph.targets.offline.demands import demand_lookup, demand_rows, demand_size
 from fuzzgraph.targets.sglang.attention_model import FORWARD
-from fuzzgraph.targets.sglang.delta_net_model import LAYER, normed_heads
+from fuzzgraph.targets.sglang.delta_net_model import LAYER, head_arguments, normed_heads
 from fuzzgraph.targets.sglang.hybrid_model import COMPUTED, HybridModel
 from fuzzgraph.targets.sglang.release import engine_module, is_before
 from fuzzgraph.targets.sglang.stubs.hybrid_pools import described_kimi
@@ -52,12 +52,7 @@ class ChannelDecayModel(HybridModel):
         self.betas = of_model(channel_decay.channel_betas())
         self.recurrent = engine_module(LAYER).RadixLinearAttention(
             layer_id=self.place,
-            num_q_heads=heads.keys,
-            num_k_heads=heads.keys,
-            num_v_heads=heads.values,
-            head_q_dim=heads.key_width,
-            head_k_dim=heads.key_width,
-            head_v_dim=heads.value_width,
+            **head_arguments(heads),
             conv_weights=of_model(channel_decay.channel_conv_weights(heads)),
             A_log=on_device(torch.zeros(1, 1, heads.values, 1)),
             dt_bias=on_device(torch.zeros(heads.key_columns)),

@@ -62,12 +62,7 @@ class DeltaNetModel(HybridModel):
         a_log = delta_rule.RING_A_LOG if config.state_ring_len else delta_rule.A_LOG
         self.recurrent = engine_module(LAYER).RadixLinearAttention(
             layer_id=self.place,
-            num_q_heads=heads.keys,
-            num_k_heads=heads.keys,
-            num_v_heads=heads.values,
-            head_q_dim=heads.key_width,
-            head_k_dim=heads.key_width,
-            head_v_dim=heads.value_width,
+            **head_arguments(heads),
             conv_weights=of_model(delta_rule.delta_conv_weights(heads)),
             A_log=on_device(torch.full((heads.values,), a_log)),
             dt_bias=on_device(torch.full((heads.values,), delta_rule.DT_BIAS)),
@@ -86,6 +81,18 @@ class DeltaNetModel(HybridModel):
         )
         demand_size(read, len(input_ids), self.heads.output, COMPUTED, FORWARD)
         return normed_heads(read, self.heads, delta_rule.NORM_EPSILON)
+
+
+def head_arguments(heads: LinearHeads) -> dict[str, int]:
+    """How the engine's `RadixLinearAttention` is told of its heads."""
+    return {
+        "num_q_heads": heads.keys,
+        "num_k_heads": heads.keys,
+        "num_v_heads": heads.values,
+        "head_q_dim": heads.key_width,
+        "head_k_dim": heads.key_width,
+        "head_v_dim": heads.value_width,
+    }
 
 
 def normed_heads(read: torch.Tensor, heads: LinearHeads, epsilon: float) -> torch.Tensor:

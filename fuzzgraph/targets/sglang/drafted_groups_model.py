@@ -15,7 +15,7 @@ import torch
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.content import hidden_width
 from fuzzgraph.targets.sglang.attention_model import as_logits
-from fuzzgraph.targets.sglang.drafted_prompts_model import StreamBody
+from fuzzgraph.targets.sglang.drafted_prompts_model import StreamBody, WithoutWeights
 from fuzzgraph.targets.sglang.prompted_groups_model import PromptedGroupsModel
 from fuzzgraph.targets.sglang.release import engine_module
 
@@ -43,11 +43,7 @@ def drafted_model(config: EngineConfig, device: torch.device) -> Any:
     takes the place of logits."""
     engine: Any = engine_module(DRAFT_MODELS).Qwen4ExpForCausalLMMTP
 
-    class Drafts(engine):  # type: ignore[misc]
-        shared_experts_config = None
-        decides_on_host = False
-        quant_config = None
-        lm_head = None
+    class Drafts(WithoutWeights, engine):  # type: ignore[misc]
         hc_count = 1
 
         def __init__(self) -> None:

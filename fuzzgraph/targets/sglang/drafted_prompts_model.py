@@ -19,7 +19,7 @@ from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.attention_model import FORWARD, AttentionModel, Body
 from fuzzgraph.targets.sglang.release import engine_module
 
-__all__ = ["INNER_MODELS", "OUTER_MODELS", "StreamBody", "joining_model"]
+__all__ = ["INNER_MODELS", "OUTER_MODELS", "StreamBody", "WithoutWeights", "joining_model"]
 
 INNER_MODELS = "sglang.srt.models.llama_eagle"
 OUTER_MODELS = "sglang.srt.models.qwen3_next_mtp"
@@ -80,13 +80,17 @@ def _handed_on(hidden: torch.Tensor, forward_batch: Any) -> torch.Tensor | None:
     return found
 
 
-class _Handing:
-    """What both models have around their body."""
+class WithoutWeights:
+    """What a constructor would have set that loads weights, and what sessions ask of a model."""
 
     shared_experts_config = None
     decides_on_host = False
     quant_config = None
     lm_head = None
+
+
+class _Handing(WithoutWeights):
+    """What both models have around their body."""
 
     def logits_processor(
         self, input_ids: Any, hidden: torch.Tensor, lm_head: Any, forward_batch: Any, *_: Any
