@@ -249,11 +249,19 @@ class Content:
             self._tell_blocks_apart(exact["embed"], pooled_blocks.overlay_tokens)
             self._tell_blocks_apart(exact["pos_embed"], pooled_blocks.overlay_places)
         typed = {name: weight.to(self.dtype).contiguous() for name, weight in exact.items()}
-        state_in = _weights(key + 8, VOCAB, STATE_WIDTH, 32)
+        state_in = self.state_inputs(STATE_WIDTH)
         unit = torch.full((VOCAB, 1), 1 / TIME_STEP)
-        conv_in = torch.cat((state_in, unit, _weights(key + 15, VOCAB, 1, 8)), dim=1)
+        conv_in = torch.cat((state_in, unit, self.readout_inputs(1)), dim=1)
         keep = (torch.arange(STATE_WIDTH) < STATE_SUMS).float()
         return {**typed, "state_in": state_in, "state_keep": keep, "conv_in": conv_in}
+
+    def state_inputs(self, columns: int) -> torch.Tensor:
+        """[VOCAB, columns] float32: what a token adds to so many columns of a state."""
+        return _weights(_LAYER_KEYS * self.layer + 8, VOCAB, columns, 32)
+
+    def readout_inputs(self, columns: int) -> torch.Tensor:
+        """[VOCAB, columns] float32: how a token weighs so many columns that it reads."""
+        return _weights(_LAYER_KEYS * self.layer + 15, VOCAB, columns, 8)
 
     def _tell_blocks_apart(self, packed: torch.Tensor, overlay: Overlay) -> None:
         """Put what selects blocks by pooled keys into rows of packed queries, keys and values."""

@@ -169,7 +169,7 @@ class Pools:
     state: torch.Tensor | None = None
     """[state_slots, width] recurrent state, float32 as all states are."""
     conv_state: torch.Tensor | None = None
-    """[state_slots, CONV_WIDTH - 1, CONV_COLUMNS] what the last tokens brought to the convolution
+    """[state_slots, CONV_WIDTH - 1, columns] what the last tokens brought to the convolution
     before the recurrence, the newest last, in float32 or the config's dtype as for every layer; see
     `recurrent_layers`. In a config that verifies drafts there is room for draft_tokens - 1 more,
     unless `states_committed`; see `execution.state_planes`."""

@@ -626,11 +626,12 @@ class EngineConfig(Record, frozen=True, kw_only=True):
     )] = False
     """Whether decays of a recurrent layer have a bound: their logarithm is `bound * sigmoid(gate)`
     in the place of `-softplus(gate)`, as in KDA of Kimi K3 and GLM-5.3."""
-    linear_head_dim: Annotated[Literal[0, 128], Dimension(
+    linear_head_dim: Annotated[Literal[0, 128, 256], Dimension(
         needs=OneOf("linear_head_dims"), label="linear heads of {}", group="features"
     )] = 0
-    """Columns of a key and of a value in each head of a recurrent layer, as models have them. 0: as
-    many as tell positions apart, which kernels take in one block."""
+    """Columns of a key and of a value in each head of a recurrent layer, as models have them; of
+    Mamba2 the columns of a state, and twice those of a value. 0: so few that kernels take them in
+    one block."""
     even_ranks: Annotated[bool, Dimension(
         needs=Switch("even_ranks"), label="ranks of equal length", group="features"
     )] = False

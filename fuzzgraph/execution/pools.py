@@ -10,7 +10,7 @@ import torch
 
 from fuzzgraph.case import EngineConfig, attention_layers, group_configs, recurrent_layers
 from fuzzgraph.case.verified_states import state_slots_each, states_each
-from fuzzgraph.content import DTYPES, STATE_WIDTH, content_for
+from fuzzgraph.content import DTYPES, content_for
 from fuzzgraph.errors import TargetFailed
 from fuzzgraph.execution.pool_group import further_layers
 from fuzzgraph.execution.pool_memory import group_name, page_shape
@@ -19,7 +19,7 @@ from fuzzgraph.recurrent_layers.channel_decay import channel_heads
 from fuzzgraph.recurrent_layers.decayed_attention import LINEAR_STATE
 from fuzzgraph.recurrent_layers.delta_rule import delta_heads
 from fuzzgraph.recurrent_layers.gated_convolution import GATED_COLUMNS, GATED_TAPS
-from fuzzgraph.recurrent_layers.mamba2 import CONV_COLUMNS
+from fuzzgraph.recurrent_layers.mamba2 import scan_heads
 from fuzzgraph.recurrent_layers.short_convolution import CONV_WIDTH
 from fuzzgraph.targets.protocol import GUIDE
 from fuzzgraph.world import FIRST_PAGE, FIRST_ROW
@@ -92,9 +92,10 @@ def _state_sizes(config: EngineConfig) -> dict[str, tuple[int, int]]:
     """Field of `Pools` -> (numbers of a state, columns of a convolution's input), the other one
     0."""
     delta, channel = delta_heads(config), channel_heads(config)
+    scan = scan_heads(config)
     return {
-        "state": (STATE_WIDTH, 0),
-        "conv_state": (0, CONV_COLUMNS),
+        "state": (scan.numbers, 0),
+        "conv_state": (0, scan.columns),
         "delta_state": (delta.numbers, 0),
         "delta_conv_state": (0, delta.columns),
         "channel_state": (channel.numbers, 0),

@@ -61,7 +61,8 @@ class StatePlane:
 
     def taken(self, now: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
         """What must be there: `now` where it is as good as `wanted`, or nobody says."""
-        free = wanted.isnan()
+        # What a decay makes of a negative number is -0.0, which is as good as 0.
+        free = wanted.isnan() | (now == wanted)
         if self.rounding:
             free |= (now - wanted).abs() <= self.rounding * wanted.abs().clamp(min=self.scale)
         return torch.where(free, now, wanted)
@@ -312,7 +313,7 @@ def _linear(config: EngineConfig) -> tuple[int, ...]:
 
 
 _KEPT: Mapping[str, _Kept] = {
-    "state": _Kept(Content.states_at),
+    "state": _Kept(mamba2.scan_states),
     "conv_state": _Kept(mamba2.conv_rows_at, taps=CONV_WIDTH),
     "delta_state": _Kept(delta_rule.delta_states, _delta),
     "delta_conv_state": _Kept(delta_rule.delta_conv_rows, taps=CONV_WIDTH),

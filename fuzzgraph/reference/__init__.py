@@ -122,8 +122,8 @@ def expected(
     """The float64 truth of a step, computed from the logical batch alone.
 
     Args:
-        promised: outputs that are compared with it; None for all. Recurrent layers whose outputs
-            a dtype rounds, and draft layers, are left out where they are not among them.
+        promised: outputs that are compared with it; None for all. Those of recurrent and of draft
+            layers are left out where they are not among them.
     """
     layers, bound = attended_layers(batch, config, torch.float64)
     dense, entered = dense_outputs(batch, config, torch.float64)
@@ -134,9 +134,10 @@ def expected(
         outputs["state"] = content_for(config).state_rows(batch, after=True).double()
         for number in range(recurrent_layers(config)):
             name = output_of("recurrent", number)
-            outputs[name] = recurrent_outputs(
-                content_for(config, number), _of_states(batch, config)
-            )
+            if promised is None or name in promised:
+                outputs[name] = recurrent_outputs(
+                    content_for(config, number), _of_states(batch, config)
+                )
         outputs |= _rounded_outputs(batch, config, torch.float64, promised)
     if (config.max_loras or config.draft_adapter) and batch.mode != "draft":
         outputs |= _adapted(batch, config, torch.float64)
@@ -166,15 +167,15 @@ def yardstick(
     they must be exact.
 
     Args:
-        promised: outputs that are compared with it; None for all. Those of draft layers are left
-            out where they are not among them.
+        promised: outputs that are compared with it; None for all. Those of recurrent and of draft
+            layers are left out where they are not among them.
     """
     layers, _ = attended_layers(batch, config, DTYPES[config.dtype])
     outputs = layers | dense_outputs(batch, config, DTYPES[config.dtype])[0]
     outputs |= hidden_streams(layers["attention"], batch, config)
     outputs |= _behind_attention(layers["attention"], batch, config)
     if config.recurrent_state:
-        outputs |= _rounded_outputs(batch, config, DTYPES[config.dtype])
+        outputs |= _rounded_outputs(batch, config, DTYPES[config.dtype], promised)
     if (config.max_loras or config.draft_adapter) and batch.mode != "draft":
         outputs |= _adapted(batch, config, DTYPES[config.dtype])
     if config.num_experts and batch.mode != "draft":

@@ -46,6 +46,7 @@ from fuzzgraph.recurrent_layers.channel_decay import channel_heads
 from fuzzgraph.recurrent_layers.decayed_attention import LINEAR_OUTPUT
 from fuzzgraph.recurrent_layers.delta_rule import delta_heads
 from fuzzgraph.recurrent_layers.gated_convolution import GATED_COLUMNS
+from fuzzgraph.recurrent_layers.mamba2 import scan_heads
 from fuzzgraph.reference.committed import COMMITS, context_shape
 from fuzzgraph.reference.dense_layer import DENSE_OUTPUT, INDEX_KEYS, INDEX_WIDTH, LAYER_STRAYS
 from fuzzgraph.reference.draft_layers import (
@@ -64,8 +65,8 @@ from fuzzgraph.world import Batch
 # Engines use either width for token ids; both hold every id.
 _TOKEN_IDS = (torch.int64, torch.int32)
 _OF_TOKENS: Mapping[str, Callable[[EngineConfig], int]] = {
-    "recurrent": lambda config: STATE_WIDTH,
-    "selective_scan": lambda config: STATE_WIDTH,
+    "recurrent": lambda config: scan_heads(config).output,
+    "selective_scan": lambda config: scan_heads(config).output,
     "gated_delta": lambda config: delta_heads(config).output,
     "channel_delta": lambda config: channel_heads(config).output,
     "linear": lambda config: LINEAR_OUTPUT,

@@ -12,18 +12,20 @@ from typing import Any
 import torch
 
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.content import DTYPES, STATE_WIDTH
-from fuzzgraph.recurrent_layers.mamba2 import conv_weights
+from fuzzgraph.content import DTYPES
+from fuzzgraph.recurrent_layers.mamba2 import conv_weights, scan_heads
 from fuzzgraph.targets.offline.demands import demand_instance, demand_lookup
-from fuzzgraph.targets.offline.mixer_weights import decays, in_projection, out_projection
+from fuzzgraph.targets.offline.mixer_weights import (
+    decays,
+    in_projection,
+    mixer_width,
+    out_projection,
+)
 from fuzzgraph.targets.offline.package import call_with_known
 from fuzzgraph.targets.sglang.attention_model import FORWARD, as_loaded
 from fuzzgraph.targets.sglang.hybrid_model import COMPUTED, HybridModel
 from fuzzgraph.targets.sglang.release import engine_module, has_module
-from fuzzgraph.targets.sglang.stubs.hybrid_pools import (
-    MAMBA_HEADS,
-    described_mamba2,
-)
+from fuzzgraph.targets.sglang.stubs.hybrid_pools import described_mamba2
 from fuzzgraph.world import VOCAB
 
 MIXER = "sglang.srt.layers.attention.mamba.mamba"
@@ -46,12 +48,13 @@ class Mamba2Model(HybridModel):
         return dict(state=state.flatten(1), conv_state=conv, transposed_states=turned)
 
     def _make_recurrent(self, config: EngineConfig, device: torch.device) -> None:
-        self.columns = self.of_model(torch.eye(VOCAB))
+        heads, width = scan_heads(config), mixer_width(config)
+        self.columns = self.of_model(torch.eye(VOCAB, width))
         with as_loaded(device, DTYPES[config.dtype]):
             self.mixer = call_with_known(
                 engine_module(MIXER).MambaMixer2,
                 cache_params=self.described.mamba2_cache_params,
-                hidden_size=VOCAB,
+                hidden_size=width,
                 use_conv_bias=False,
                 use_bias=False,
                 n_groups=1,
@@ -60,12 +63,12 @@ class Mamba2Model(HybridModel):
             )
         mixer = self.mixer
         with torch.no_grad():
-            mixer.in_proj.weight.copy_(in_projection(config, MAMBA_HEADS, self.number))
-            mixer.conv1d.weight.copy_(conv_weights()[:, None])
-            mixer.A.copy_(decays(MAMBA_HEADS))
+            mixer.in_proj.weight.copy_(in_projection(config, self.number))
+            mixer.conv1d.weight.copy_(conv_weights(heads)[:, None])
+            mixer.A.copy_(decays(heads.values))
             mixer.D.fill_(1.0)
             mixer.dt_bias.zero_()
-            mixer.out_proj.weight.copy_(out_projection())
+            mixer.out_proj.weight.copy_(out_projection(config))
 
     def _recur(
         self, input_ids: torch.Tensor, positions: torch.Tensor, forward_batch: Any
@@ -83,7 +86,7 @@ class Mamba2Model(HybridModel):
             use_triton_causal_conv=True,  # as Nemotron-H calls it
         )
         demand_instance(out, torch.Tensor, COMPUTED, FORWARD)
-        return out[:, :STATE_WIDTH]
+        return out[:, : scan_heads(self._config).output]
 
 
 def _backend_of(forward_batch: Any) -> Any:

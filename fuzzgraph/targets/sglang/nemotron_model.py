@@ -13,8 +13,9 @@ from typing import Any
 import torch
 
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.content import STATE_WIDTH
+from fuzzgraph.recurrent_layers.mamba2 import scan_heads
 from fuzzgraph.targets.offline.demands import demand_lookup, demand_size
+from fuzzgraph.targets.offline.mixer_weights import mixer_width
 from fuzzgraph.targets.offline.package import call_with_known
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.attention_model import FORWARD
@@ -22,7 +23,6 @@ from fuzzgraph.targets.sglang.hybrid_model import COMPUTED, HybridModel
 from fuzzgraph.targets.sglang.mamba2_model import Mamba2Model
 from fuzzgraph.targets.sglang.release import engine_module
 from fuzzgraph.targets.sglang.stubs.hybrid_pools import described_nemotron
-from fuzzgraph.world import VOCAB
 
 NEMOTRON = "sglang.srt.models.nemotron_h"
 
@@ -49,8 +49,8 @@ class NemotronModel(Mamba2Model):
             forward_batch=forward_batch,
         )
         out = given[0] if isinstance(given, tuple) else given
-        demand_size(out, len(input_ids), VOCAB, COMPUTED, FORWARD)
-        found: torch.Tensor = out[:, :STATE_WIDTH]
+        demand_size(out, len(input_ids), mixer_width(self._config), COMPUTED, FORWARD)
+        found: torch.Tensor = out[:, : scan_heads(self._config).output]
         return found
 
 

@@ -56,12 +56,12 @@ class OneMixer(OneRecurrentLayer):
     def _known_weights(self) -> Mapping[torch.Tensor, torch.Tensor]:
         mixer = self.mixer
         return {
-            mixer.in_proj.weight: in_projection(self.fuzzed, HEADS),
+            mixer.in_proj.weight: in_projection(self.fuzzed),
             mixer.conv1d.weight: conv_weights()[:, None],
             mixer.A: decays(HEADS),
             mixer.D: torch.ones(HEADS),
             mixer.dt_bias: torch.zeros(HEADS),
-            mixer.out_proj.weight: out_projection(),
+            mixer.out_proj.weight: out_projection(self.fuzzed),
             mixer.conv_weights: conv_weights(),
         }
 

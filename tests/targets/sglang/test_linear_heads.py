@@ -24,14 +24,14 @@ from tests.targets.sglang.test_rings import checked, rings
 
 _MUTANTS = "tests.targets.sglang.linear_head_mutants"
 _WIDE = 128
-_CHUNKS: tuple[Rows, ...] = (((0, 0, 70), (1, 0, 3)), ((1, 3, 24), (0, 70, 66)))
+PROMPTS: tuple[Rows, ...] = (((0, 0, 70), (1, 0, 3)), ((1, 3, 24), (0, 70, 66)))
 """Prompts of several chunks, which go on where one ends and within one."""
 
 
 def _prompts(kind: str, dim: int, **settings: Any) -> Case:
     given = {"recurrent_state": True, "dtype": "float16", "page_size": 16}
     sizes = {"max_context_len": 144, "capture_tokens": (8, 96)}
-    return prefill_case(kind, *_CHUNKS, linear_head_dim=dim, **{**given, **sizes, **settings})
+    return prefill_case(kind, *PROMPTS, linear_head_dim=dim, **{**given, **sizes, **settings})
 
 
 def _cases(dim: int) -> dict[str, Case]:
@@ -120,7 +120,9 @@ def test_generated_cases_find_a_wrong_block(workers: Workers, planted: str) -> N
     assert any(found(workers, NEWEST, case, f"{_MUTANTS}:{planted}") for case in drawn[:8])
 
 
-def test_layers_of_the_delta_rule_alone_have_wide_heads() -> None:
-    config = _cases(_WIDE)["decode"].config
-    assert "linear_head_dim=128" in str(open_target("sglang-mamba").unsupported(config))
-    assert open_target("sglang-kda").unsupported(config) is None
+def test_lightning_attention_has_no_wide_heads_and_states_of_256_columns_are_of_mamba2() -> None:
+    wide, wider = (_cases(columns)["decode"].config for columns in (_WIDE, 256))
+    assert "linear_head_dim=128" in str(open_target("sglang-lightning").unsupported(wide))
+    assert open_target("sglang-kda").unsupported(wide) is None
+    assert "linear_head_dim=256" in str(open_target("sglang-kda").unsupported(wider))
+    assert open_target("sglang-mamba").unsupported(wider) is None

@@ -40,6 +40,8 @@ _DISPATCH = (
 """Which kernel updates states; the engine's scheduler asks for it once."""
 
 TRACKING_SINCE = (0, 5, 13)
+STATE_COLUMNS = (0, 128, 256)
+"""Of a head: those of Nemotron-H and of the large Falcon-H1 beside the few that are narrow."""
 
 
 @contextlib.contextmanager
@@ -86,7 +88,7 @@ class Mamba2Target(DeltaNetTarget):
     session = Mamba2Session
     also_stood_in_for = ("the number of cores",)
     recurrent_modules = (FALCON, MIXER)
-    head_dims = (0,)
+    head_dims = STATE_COLUMNS
     ranks = rings = MappingProxyType({})
 
     def __init__(self, name: str, mode: Literal["decode", "target_verify"]) -> None:

@@ -30,7 +30,12 @@ from fuzzgraph.targets.sglang.backends.gdn import (
     hybrid_backend,
 )
 from fuzzgraph.targets.sglang.backends.lightning import BESIDE_TRITON
-from fuzzgraph.targets.sglang.backends.mamba2 import TRACKING_SINCE, any_device, give_mixer_kernels
+from fuzzgraph.targets.sglang.backends.mamba2 import (
+    STATE_COLUMNS,
+    TRACKING_SINCE,
+    any_device,
+    give_mixer_kernels,
+)
 from fuzzgraph.targets.sglang.channel_decay_model import ChannelDecayModel
 from fuzzgraph.targets.sglang.decayed_attention_model import DecayedAttentionModel
 from fuzzgraph.targets.sglang.delta_net_model import LAYER, DeltaNetModel
@@ -310,7 +315,7 @@ class Mamba2PrefillTarget(DeltaNetPrefillTarget):
     session = Mamba2PrefillSession
     periodic = False
     recurrent_modules: tuple[str, ...] = (NEMOTRON_DESCRIPTION, MIXER, NEMOTRON)
-    head_dims = (0,)
+    head_dims = STATE_COLUMNS
     dtypes = _ANY_DTYPE
     state_chunk = MAMBA_CHUNK
     stood_in = "norms around the recurrent layer"

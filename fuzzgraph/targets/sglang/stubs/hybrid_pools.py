@@ -19,8 +19,7 @@ from fuzzgraph.case.verified_states import (
     state_slots_each,
     verifies_states,
 )
-from fuzzgraph.content import STATE_WIDTH
-from fuzzgraph.recurrent_layers import channel_decay, decayed_attention, delta_rule
+from fuzzgraph.recurrent_layers import channel_decay, decayed_attention, delta_rule, mamba2
 from fuzzgraph.recurrent_layers.gated_convolution import GATED_COLUMNS, GATED_TAPS
 from fuzzgraph.recurrent_layers.short_convolution import CONV_WIDTH
 from fuzzgraph.targets.offline.cuda_on_cpu import cuda_on_cpu
@@ -54,7 +53,6 @@ float32 beside half precision (reports/compiled.md). States are float32."""
 _POOLS = "sglang.srt.mem_cache.memory_pool"
 
 
-MAMBA_HEADS = 2
 FALCON_CHUNK = CONV_WIDTH
 """Tokens of a chunk of Mamba2's kernels: the least; intervals of tracking are no shorter."""
 MAMBA_CHUNK = 16
@@ -104,12 +102,13 @@ def refused_period(config: EngineConfig) -> str | None:
 
 def described_mamba2(config: EngineConfig) -> Any:
     """The engine's description of a model whose layer has Mamba2 beside attention."""
+    heads = mamba2.scan_heads(config)
     return engine_module(FALCON).FalconH1Config(
         architectures=["FalconH1ForCausalLM"],
         num_hidden_layers=1,
-        mamba_d_ssm=STATE_WIDTH,
-        mamba_n_heads=MAMBA_HEADS,
-        mamba_d_state=1,
+        mamba_d_ssm=heads.output,
+        mamba_n_heads=heads.values,
+        mamba_d_state=heads.key_width,
         mamba_d_conv=CONV_WIDTH,
         mamba_chunk_size=FALCON_CHUNK,
         **_attention(config),
@@ -122,14 +121,15 @@ def described_nemotron(config: EngineConfig) -> Any:
     Up to 0.5.17 Triton attention asks the pool for values of layer 0 (sglang triton_backend.py,
     `get_value_buffer(0)` in `__init__`).
     """
+    heads = mamba2.scan_heads(config)
     return engine_module(NEMOTRON_DESCRIPTION).NemotronHConfig(
         architectures=["NemotronHForCausalLM"],
         layers_block_type=_named(config, full="attention", linear="mamba", first="full"),
-        mamba_num_heads=MAMBA_HEADS,
-        mamba_head_dim=STATE_WIDTH // MAMBA_HEADS,
+        mamba_num_heads=heads.values,
+        mamba_head_dim=heads.value_width,
         mamba_n_groups=1,
         n_groups=1,  # the name that checkpoints have, by which shapes of states go
-        ssm_state_size=1,
+        ssm_state_size=heads.key_width,
         mamba_d_conv=CONV_WIDTH,
         mamba_chunk_size=MAMBA_CHUNK,
         **_attention(config),
