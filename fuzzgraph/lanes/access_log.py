@@ -50,6 +50,8 @@ class Event:
     """Whether the final value does not depend on the order of such atomics."""
     used: bool = False
     """Whether the kernel used the old value that an atomic returned."""
+    polls: bool = False
+    """Whether it did no more than ask for that value: nothing changed by it."""
     values: Array | None = None
     """[n], what a plain store wrote, as unsigned integers."""
     now: Callable[[], Array] | None = None

@@ -24,6 +24,7 @@ from fuzzgraph.lanes.checked import CheckedBuilder, as_mask
 from fuzzgraph.lanes.compat import DESCRIPTOR_HINTS, as_one_bit
 from fuzzgraph.lanes.divergence import NotVectorizable, TooWide
 from fuzzgraph.lanes.handles import Handle, LateHandle, tag_of
+from fuzzgraph.lanes.polling import Polling
 from fuzzgraph.lanes.types import np_dtype, plain_sizes
 
 Array = npt.NDArray[Any]
@@ -32,6 +33,8 @@ _ALL = slice(None)
 # Atomics on integers whose final value is the same in any order. XCHG is not, and neither are
 # floats, whose sums round.
 _ORDER_FREE = ("ADD", "MIN", "UMIN", "MAX", "UMAX", "AND", "OR", "XOR")
+_KEEP_WITH_ZERO = ("ADD", "FADD", "OR", "XOR")
+"""Those that change nothing where the operand is 0: kernels wait by them, too."""
 
 
 _BYTES: dict[str, int] = {}
@@ -53,11 +56,13 @@ class LaneBuilder(CheckedBuilder):
         ids: for each axis of the grid, int32 [lanes], or [1] where all agree.
         lanes: programs in the group.
         most: elements that an intermediate may have.
+        polling: what tells whether they wait for others.
     """
 
     ids: tuple[Array, Array, Array]
     lanes: int
     most: int
+    polling: Polling
 
     # ---- programs and shapes
 
@@ -219,7 +224,8 @@ class LaneBuilder(CheckedBuilder):
             found[on] = interpreter.atomic_cas(places[on], wanted[on], new[on], way)
             return found
 
-        return self._atomic("CAS", False, ptr, val, np.ones(places.shape, np.bool_), run)
+        on = np.ones(places.shape, np.bool_)
+        return self._atomic("CAS", False, ptr, val, on, run, asks=bool((wanted == new).all()))
 
     def create_atomic_rmw(
         self, rmwOp: Any, ptr: Any, val: Any, mask: Any, sem: Any, scope: Any
@@ -239,7 +245,8 @@ class LaneBuilder(CheckedBuilder):
         free = rmwOp.name in _ORDER_FREE and values.dtype.kind in "iu"
         on = self._each(as_mask(mask))
         adds = again if rmwOp.name == "FADD" else None
-        return self._atomic(rmwOp.name, free, ptr, val, on, run, adds)
+        asks = rmwOp.name in _KEEP_WITH_ZERO and not values.any()
+        return self._atomic(rmwOp.name, free, ptr, val, on, run, adds, asks)
 
     def _atomic(
         self,
@@ -250,6 +257,7 @@ class LaneBuilder(CheckedBuilder):
         on: Array,
         run: Callable[[Array], Array],
         again: Any = None,
+        asks: bool = False,
     ) -> Any:
         """An atomic of every lane, in the order of the programs; undone with its group."""
         # The order of these calls matters: mark the group as one that has written, check, log,
@@ -268,9 +276,16 @@ class LaneBuilder(CheckedBuilder):
 
         # A kernel that looks at the old values depends on the order of the programs. One that
         # ignores them does not, if the operation is free of order.
+        polling, at, seen = self.polling, places[reachable].tobytes(), False
+        polling.carried_out(name, at)
+
         def asked() -> None:
+            nonlocal seen
             if event is not None:
-                event.used = True
+                event.used, event.polls = True, asks
+            if not seen:
+                seen = True
+                polling.answered(name, at, data[reachable].tobytes())
 
         return LateHandle(data, val.dtype.scalar, asked)
 

@@ -29,6 +29,14 @@ class NotVectorizable(BaseException):
     """The lanes cannot run this with the same bytes: the stock interpreter has to."""
 
 
+class Waiting(BaseException):
+    """Lanes wait for what programs of another group leave: those have to run first."""
+
+
+class Deadlock(BaseException):
+    """Programs wait for each other, on a device too."""
+
+
 class TooWide(BaseException):
     """An intermediate would be too large: run fewer lanes at a time."""
 
@@ -97,6 +105,11 @@ class ActiveLanes:
         alive = which & ~self._gone
         self.active = None if alive.all() else alive
         return bool(alive.any())
+
+    def halves(self) -> tuple[Array, Array]:
+        """bool [lanes] each: those that run now, and those that pause for a while."""
+        runs = np.ones(self.lanes, np.bool_) if self.active is None else self.active
+        return runs, ~runs & ~self._gone
 
     def continue_with_all(self) -> None:
         """Run every lane again that was not set aside."""

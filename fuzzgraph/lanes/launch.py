@@ -23,15 +23,18 @@ from fuzzgraph.lanes.bounds_check import Grid, program_at
 from fuzzgraph.lanes.builder import lane_builder
 from fuzzgraph.lanes.divergence import (
     ActiveLanes,
+    Deadlock,
     Divergence,
     LoadsNotLogged,
     NotVectorizable,
     TooWide,
+    Waiting,
     deciding_for,
 )
 from fuzzgraph.lanes.kernel_source import error_line
 from fuzzgraph.lanes.language_use import LaneLanguage
 from fuzzgraph.lanes.one_by_one import run_one_by_one
+from fuzzgraph.lanes.polling import Polling
 from fuzzgraph.lanes.races import Conflict, check_races
 from fuzzgraph.lanes.recording import record
 from fuzzgraph.lanes.report import LaneReport
@@ -44,6 +47,8 @@ MOST_LANES = 4096
 # Elements of an intermediate over all lanes of a group. More lanes save Python calls, but arrays
 # that fit into a processor's cache are faster: 2 MiB of float32.
 MOST_ELEMENTS = 1 << 19
+
+_DEADLOCK = "programs wait for what others leave, and none of them goes on"
 
 # Characters of an exception's message that a reason quotes.
 _LONGEST_REASON = 160
@@ -80,6 +85,8 @@ def run_launch(executor: Any, arguments: Arguments, report: LaneReport) -> None:
             except NotVectorizable as error:
                 launch.undo()
                 reason = str(error)
+            except Deadlock:
+                raise InterpreterError(f"{executor.fn.__name__}: {_DEADLOCK}") from None
             except Exception as error:
                 # The stock run raises again if it is the kernel's error: after the programs before
                 # it have run, and with its own message.
@@ -136,6 +143,10 @@ class _Launch:
         builder.most = MOST_ELEMENTS
         self._width_key = arguments.constants_key(kernel)
         self._trace = trace_of(kernel, arguments)
+        self._finished = 0
+        """Groups that have come to their end."""
+        self._woken_at: int | None = None
+        """How many had when those that waited were run again, None where none did."""
 
     def run(self) -> None:
         """Run all programs, then check whether their order mattered."""
@@ -149,12 +160,20 @@ class _Launch:
 
     def _work_off(self, groups: Sequence[Programs]) -> None:
         """Run all groups, each split until its lanes stay together."""
-        waiting = list(reversed(groups))
-        while waiting:
-            group = waiting.pop()
+        pending, waiting = list(reversed(groups)), list[Programs]()
+        while pending or waiting:
+            if not pending:
+                pending, waiting = self._woken(waiting), []
+            group = pending.pop()
             mark = self._memory.mark()
             try:
                 active_lanes = self._run_group(group, mark)
+            except Waiting:
+                self._memory.rollback(mark)
+                lanes = self._memory.active_lanes
+                asking, paused = lanes.halves()
+                waiting.append(group[asking])
+                parts = _parts_aside(group, lanes) + [group[paused]] * bool(paused.any())
             except Divergence as error:
                 self._memory.rollback(mark)
                 self._report.splits += 1
@@ -166,15 +185,24 @@ class _Launch:
                 _WIDTHS[self._width_key] = min(half, _WIDTHS.get(self._width_key, half))
                 parts = [group[:half], group[half:]]
             else:
+                self._finished += 1
                 self._report.splits += len(active_lanes.set_aside)
-                parts = [
-                    part
-                    for lanes, keys in active_lanes.set_aside
-                    for part in _parts(group[lanes], keys)
-                ]
+                parts = _parts_aside(group, active_lanes)
             # The stack's top is the part with the lowest program, so that parts run roughly in the
             # order of programs, and fewer launches turn out to be out of order.
-            waiting += sorted(parts, key=lambda part: -int(part[0]))
+            pending += sorted(parts, key=lambda part: -int(part[0]))
+
+    def _woken(self, waiting: Sequence[Programs]) -> list[Programs]:
+        """Groups whose lanes have waited, to be run again: of the latest program first, for which
+        those of persistent grids wait.
+
+        Raises:
+            Deadlock: nothing has run since, that they can have waited for.
+        """
+        if self._finished == self._woken_at:
+            raise Deadlock
+        self._woken_at = self._finished
+        return sorted(waiting, key=lambda group: int(group[0]))
 
     def _run_group(self, group: Programs, mark: Any) -> ActiveLanes:
         """Run a group from its trace, or else run the kernel; the lanes that are left."""
@@ -183,6 +211,7 @@ class _Launch:
         memory.programs = group
         builder = self._builder
         builder.lanes = len(group)
+        builder.polling = Polling()
         builder.ids = _ids(group.tobytes(), self._grid)
         if trace is not None and trace.usable:
             lanes = memory.active_lanes = ActiveLanes(len(group))
@@ -212,7 +241,9 @@ class _Launch:
         verdict = check_races(events) if any(event.writes for event in events) else None
         if verdict is not None:
             self._report_races(verdict.conflicts, events)
-            if verdict.misordered:
+            # Programs that wait for later ones have an order of their own: in that of the stock
+            # interpreter they would wait for ever.
+            if verdict.misordered and not any(event.polls for event in events):
                 raise NotVectorizable("programs race")
             for sums in verdict.late_sums:
                 sums.add_up()
@@ -239,6 +270,11 @@ def _parts(group: Programs, keys: npt.NDArray[Any]) -> list[Programs]:
         raise NotVectorizable("divergence inside a combine function")
     kinds, which = np.unique(keys, return_inverse=True)
     return [group[which == kind] for kind in range(len(kinds))]
+
+
+def _parts_aside(group: Programs, lanes: ActiveLanes) -> list[Programs]:
+    """Those of a group's lanes that were set aside, by what they may run with."""
+    return [part for aside, keys in lanes.set_aside for part in _parts(group[aside], keys)]
 
 
 @lru_cache(maxsize=4096)
