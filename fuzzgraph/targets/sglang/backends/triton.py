@@ -10,7 +10,7 @@ kernel takes as it does DeepSeek's.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -35,6 +35,7 @@ from fuzzgraph.targets.sglang.decode_session import (
     refused_draft_tokens,
 )
 from fuzzgraph.targets.sglang.fields import input_fields, input_names, window_fields
+from fuzzgraph.targets.sglang.lean_decode import LeanDecodes
 from fuzzgraph.targets.sglang.release import engine_module, has_module
 from fuzzgraph.targets.sglang.split_backends import is_split, own_backend, refused_beside
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
@@ -217,6 +218,7 @@ class TritonSession(DecodeSession):
 
     def __init__(self, config: EngineConfig, graphs: GraphEngine) -> None:
         lens = "cached_lens" if config.modes == ("target_verify",) else "seq_lens"
+        self._lean = LeanDecodes()
         self.inputs = input_names(config)
         self.fields = (
             *input_fields(config, 1),
@@ -246,8 +248,21 @@ class TritonSession(DecodeSession):
         """As on a GPU where another backend is beside it, which may name the device, and as on one
         of AMD's where the config says so."""
         if self._config.platform == "rocm":
-            return rocm_launches()
+            return self._on_rocm()
         return cuda_server() if is_split(self._config) else super().engine_runs(batch)
+
+    @contextlib.contextmanager
+    def _on_rocm(self) -> Iterator[None]:
+        with rocm_launches(CORES), self._lean.noted():
+            yield
+
+    def remember(self, key: Hashable) -> None:
+        super().remember(key)
+        self._lean.remember(key)
+
+    def eager(self, batch: Batch) -> None:
+        self._lean.forget()
+        super().eager(batch)
 
     def _open_backend(self, runner: ModelRunner) -> Any:
         return triton_backend(runner)
@@ -303,7 +318,7 @@ class TritonSession(DecodeSession):
         return {name: tensor.clone() for name, tensor in used.items()}
 
     def plan(self) -> dict[str, object]:
-        """Splits decide the order of summation."""
+        """Splits decide the order of summation, and so does the kernel."""
         if self._verifies:
             return {}
         if self._config.two_batch_overlap:
@@ -313,7 +328,9 @@ class TritonSession(DecodeSession):
         else:
             splits = self._splits(self._triton)
         live = self._last_batch.batch_size
-        return {"num_kv_splits": tuple(splits[:live].tolist())}
+        eagerly = self.ran_eagerly
+        lean = self._lean.without_graph if eagerly else self._lean.of_graph(self._size)
+        return {"num_kv_splits": tuple(splits[:live].tolist()), "lean": lean}
 
     def _splits(self, backend: Any) -> torch.Tensor:
         """Of each row, as the kernels of the last run read them."""

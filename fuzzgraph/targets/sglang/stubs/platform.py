@@ -52,10 +52,14 @@ def blackwell_server(module: Any) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def rocm_launches() -> Iterator[None]:
-    """Around the engine's code: its Triton attention launches kernels as for AMD's GPUs."""
+def rocm_launches(cores: int) -> Iterator[None]:
+    """Around the engine's code: its Triton attention launches kernels as for AMD's GPUs.
+
+    Args:
+        cores: of such a GPU; a persistent grid has as many programs.
+    """
     modules = [engine_module(name) for name in _LAUNCH if has_module(name)]
-    with replaced_names(modules, {"_is_hip": True}):
+    with replaced_names(modules, {"_is_hip": True, "_NUM_CU": cores}):
         yield
 
 
