@@ -10,9 +10,13 @@ from fuzzgraph.targets.sglang.backends.stepwise_draft import StepwiseDraftTarget
 from tests.targets.sglang.changed_kernels import change_kernel
 from tests.targets.sglang.changed_lines import change_line, change_line_elsewhere
 from tests.targets.sglang.planted import with_changed_sessions
+from tests.targets.sglang.stepwise_draft_mutants import mended
 
 __all__ = [
     "backend_of_the_first_step",
+    "fa3_mla_length_without_the_step",
+    "fa3_mla_mended",
+    "fa3_mla_pages_of_other_rows",
     "last_page_of_a_row_stale",
     "last_step_forgotten",
     "length_without_the_step",
@@ -81,3 +85,31 @@ def lengths_of_padded_rows_stale() -> StepwiseDraftTarget:
         change_line_elsewhere(session, _RUNNER, "execute", line, "pass")
 
     return _trtllm_mha(change)
+
+
+def fa3_mla_mended() -> StepwiseDraftTarget:
+    """FlashAttention 3 over latent rows without a planted bug, and with the engine's own mended."""
+    return mended("fa3-mla", lambda session: None)
+
+
+def fa3_mla_length_without_the_step() -> StepwiseDraftTarget:
+    """A graph's steps on FlashAttention 3 all see as many keys as the first one."""
+
+    def change(session: Any) -> None:
+        for backend in session.backend.attn_backends:
+            line = "return self.speculative_step_id + 1"
+            change_line(backend, "_spec_read_seq_len_delta", line, "return 1")
+
+    return mended("fa3-mla", change)
+
+
+def fa3_mla_pages_of_other_rows() -> StepwiseDraftTarget:
+    """A graph's table of pages on FlashAttention 3 has each row's pages in the row behind it."""
+
+    def change(session: Any) -> None:
+        line = "        req_pool_indices,\n        self.max_num_pages,"
+        rolled = line.replace("indices,", "indices.roll(1),")
+        for backend in session.backend.attn_backends:
+            change_line(backend, "_set_decode_page_metadata", line, rolled)
+
+    return mended("fa3-mla", change)

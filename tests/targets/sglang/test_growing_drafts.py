@@ -11,6 +11,7 @@ from fuzzgraph.targets import open_target
 from tests.targets.sglang.released import Workers
 from tests.targets.sglang.test_drafts import draft_case, seen
 
+_LATENT: dict[str, Any] = {"attention": "mla", "num_kv_heads": 1, "head_dim": 16, "v_head_dim": 8}
 _MUTANTS = "tests.targets.sglang.growing_draft_mutants:"
 _PAGES: dict[str, Any] = {"page_size": 16, "max_context_len": 128, "kv_pool_pages": 60}
 
@@ -24,9 +25,11 @@ def drafts(*batches: tuple[int, ...], **settings: Any) -> Case:
 class TestReleased:
     pytestmark = [pytest.mark.sglang, pytest.mark.slow]
 
-    @pytest.mark.parametrize("version", ["0.5.12", "0.5.16", "0.5.23"])
+    @pytest.mark.parametrize("version", ["0.5.12", "0.5.23"])
     def test_each_step_sees_the_drafts_before_it(self, workers: Workers, version: str) -> None:
         assert seen(workers, version, drafts(), "sglang-trtllm-mha-draft") == set()
+        latent = drafts(**_LATENT)
+        assert seen(workers, version, latent, f"{_MUTANTS}fa3_mla_mended") == set()
 
     @pytest.mark.parametrize("kernel", ["trtllm_gen", "xqa"])
     def test_each_step_sees_the_drafts_before_it_in_fp8(
@@ -49,6 +52,28 @@ class TestReleased:
         self, workers: Workers, bug: str, oracle: str, buffer: str
     ) -> None:
         assert (oracle, buffer) in seen(workers, "0.5.23", drafts(), _MUTANTS + bug)
+
+    @pytest.mark.parametrize(
+        ("bug", "buffer"),
+        [
+            ("fa3_mla_length_without_the_step", "step1_cache_seqlens"),
+            ("fa3_mla_pages_of_other_rows", "step0_page_table"),
+        ],
+    )
+    def test_what_a_step_reads_over_latent_rows_is_judged(
+        self, workers: Workers, bug: str, buffer: str
+    ) -> None:
+        found = seen(workers, "0.5.23", drafts(**_LATENT), _MUTANTS + bug)
+        assert ("contract", buffer) in found
+
+    def test_one_row_of_latent_drafts_is_clean(self, workers: Workers) -> None:
+        alone = drafts((20,), (31,), (9,), capture_bs=(1,), **_LATENT)
+        assert seen(workers, "0.5.23", alone, "sglang-fa3-mla-draft") == set()
+
+    def test_steps_over_latent_rows_read_keys_of_other_slots(self, workers: Workers) -> None:
+        """Open in 0.5.23; see reports/findings/sglang-mla-draft-slots.md."""
+        found = seen(workers, "0.5.23", drafts(**_LATENT), "sglang-fa3-mla-draft")
+        assert ("noninterference", "buffers.out_cache_loc") in found
 
 
 def test_drafts_that_see_the_past_alone_are_not_driven() -> None:

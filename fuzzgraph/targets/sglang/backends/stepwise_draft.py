@@ -15,7 +15,7 @@ import torch
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.fields import Field, PaddingRule
 from fuzzgraph.ports import GraphEngine
-from fuzzgraph.targets.sglang.backends import flashmla, nsa, trtllm_mha, trtllm_mla
+from fuzzgraph.targets.sglang.backends import fa3, flashmla, nsa, trtllm_mha, trtllm_mla
 from fuzzgraph.targets.sglang.backends.attention_backend import (
     AttentionBackend,
     as_read,
@@ -55,6 +55,7 @@ def _of_graph(backend: Any, size: int | None) -> Any:
 
 
 _BACKENDS = {
+    "fa3-mla": StepwiseBackend(fa3.FA3_MLA, ("FlashAttentionMultiStepBackend",), reach="drafts"),
     "flashmla": StepwiseBackend(flashmla.FLASHMLA, ("FlashMLAMultiStepDraftBackend",)),
     "nsa": StepwiseBackend(
         nsa.NSA,
@@ -98,7 +99,7 @@ class StepwiseDraftTarget(MultiStepDraftTarget):
         super().__init__(name, single)
         decodes = single.target(name, "decode")
         self.any_page_size = decodes.any_page_size
-        self.about = f"{single.name} on each EAGLE draft step"
+        self.about = f"{single.name}{single.part} on each EAGLE draft step"
         self.also_stood_in_for = (*single.stood_in_for, "what samples drafts")
         own = self.capabilities
         self.capabilities = decodes.capabilities.replace(
