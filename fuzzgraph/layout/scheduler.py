@@ -402,7 +402,8 @@ class Scheduler:
         if step.mode != "draft":
             return [_NONE for _ in groups]
         per_row = self.config.spec_topk * self.config.spec_steps
-        found, taken = [], []
+        found: list[IntArray] = []
+        taken: list[int] = []
         for at, group in enumerate(groups):
             slots = []
             for row, request in zip(step.rows, live, strict=True):
