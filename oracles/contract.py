@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 
 from fuzzgraph.accesses import Misuse
@@ -23,7 +24,7 @@ from fuzzgraph.reference import capture_truth, drafts_see, live_tokens, live_tru
 from fuzzgraph.rules import metadata
 from fuzzgraph.rules.comparison import first_difference
 from fuzzgraph.rules.writes import moved_text
-from fuzzgraph.world import RESERVED_PAGE, RESERVED_SLOT, Batch
+from fuzzgraph.world import RESERVED_PAGE, RESERVED_SLOT, Batch, IntArray
 
 _PLACES = "draft_width"
 """`Field.truth` of how many tokens each row is handed over with, where all rows have as many."""
@@ -276,10 +277,20 @@ def _drafted(batch: Batch, row: int) -> list[int]:
     return drafted
 
 
+def _drafted_pages(batch: Batch, config: EngineConfig, row: int) -> IntArray:
+    """Pages of a row and of the branch that is drafted behind its past."""
+    slots = np.append(batch.kv_slots.row(row), np.array(_drafted(batch, row), dtype=np.int64))
+    pages: IntArray = slots[:: config.page_size] // config.page_size
+    return pages
+
+
 def _page_facts(declared: Field, step: StepRecord) -> dict[str, Any]:
     batch, config = _in_group(declared, step)
     padding, rows = declared.padding_in(batch.mode), range(batch.raw_bs)
     pages, lens = [batch.pages.row(row) for row in rows], batch.seq_lens
+    seen = live_truth(declared, batch, config) if batch.mode == "draft" else None
+    if seen is not None:
+        pages, lens = [_drafted_pages(batch, config, row) for row in rows], seen
     if declared.name.startswith("encoder"):
         page, lens = config.page_size, batch.encoder_lens
         pages = [batch.encoder_slots.row(row)[::page] // page for row in rows]

@@ -65,9 +65,19 @@ def _shared_prefix_pages(case: Case) -> int:
     return min([case.shared_prefix_pages, *(length // case.config.page_size for length in cached)])
 
 
-def _draft_pages(config: EngineConfig) -> int:
-    """Pages for the draft tokens of one row, apart from the request's own."""
-    return -(-config.spec_topk * config.spec_steps // config.page_size)
+def _behind_past(slots: IntArray, row: BatchRow, config: EngineConfig) -> IntArray:
+    """What the last page of a row has left, where its draft begins; several branches begin on pages
+    of their own.
+
+    Source: sglang eagle_worker_common.py, prepare_for_draft (`page_size == 1 or topk == 1`).
+
+    Args:
+        slots: of the request, whole pages.
+    """
+    if config.spec_topk > 1:
+        return _NONE
+    pages = -(-row.seq_len // config.page_size)
+    return slots[row.seq_len : pages * config.page_size][: config.spec_steps]
 
 
 def _cut(arrays: list[IntArray], starts: list[int], stops: list[int]) -> IntArray:
@@ -248,7 +258,7 @@ class Scheduler:
                 request = self.requests[row.request] = self._add(row)
             self._reach(request, row)
             live.append(request)
-        branches = self._branch_slots(step)
+        branches = self._branch_slots(step, live)
         batch = self._batch(index, step, live, branches[0])
         if self.config.virtual_pages:
             named = [slots_of(request.names, self.config.page_size) for request in live]
@@ -385,21 +395,24 @@ class Scheduler:
         tokens = _cut([request.encoder_tokens for request in live], zeros, lengths)
         return ints(lengths), Ragged(slots, offsets), Ragged(tokens, offsets)
 
-    def _branch_slots(self, step: ReplayStep) -> list[IntArray]:
+    def _branch_slots(self, step: ReplayStep, live: list[_Request]) -> list[IntArray]:
         """Slots of tokens that are drafted, for each KV cache group by row, branch and step; they
         are free again behind the step."""
         groups = (self.config, *self.further_groups)
         if step.mode != "draft":
             return [_NONE for _ in groups]
         per_row = self.config.spec_topk * self.config.spec_steps
-        taken = [
-            [self._take_pages(_draft_pages(group), row.request) for row in step.rows]
-            for group in groups
-        ]
-        for pages in (pages for of_rows in taken for pages in of_rows):
-            self.pages.give_back(pages)
-        found = []
-        for group, of_rows in zip(groups, taken, strict=True):
-            slots = [slots_of(pages, group.page_size)[:per_row] for pages in of_rows]
+        found: list[IntArray] = []
+        taken: list[int] = []
+        for at, group in enumerate(groups):
+            slots = []
+            for row, request in zip(step.rows, live, strict=True):
+                own = request.windowed[at - 1].slots if at else request.slots
+                left = _behind_past(own, row, group)
+                missing = -(-(per_row - len(left)) // group.page_size)
+                pages = self._take_pages(missing, row.request)
+                taken += pages
+                slots.append(np.append(left, slots_of(pages, group.page_size))[:per_row])
             found.append(np.concatenate(slots) if slots else _NONE)
+        self.pages.give_back(taken)
         return found

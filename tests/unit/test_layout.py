@@ -237,6 +237,18 @@ def test_draft_slots_are_apart_from_every_request_and_free_again_after_the_step(
     assert first.new_lens.tolist() == [0, 0]
 
 
+def test_a_draft_of_one_branch_lies_in_what_its_rows_last_page_has_left() -> None:
+    draft = step(row(0, 5, 0), row(1, 3, 0), row(2, 4, 0), mode="draft")
+    first, second = planned(draft, draft, spec_topk=1, spec_steps=3, page_size=4)
+
+    slots = first.slot_mapping.reshape(3, 3)
+    assert slots[0].tolist() == (first.kv_slots.row(0)[-1] + 1 + np.arange(3)).tolist()
+    assert slots[1, 0] == first.kv_slots.row(1)[-1] + 1
+    owned = set(first.pages.values.tolist())
+    assert owned.isdisjoint((slots[1, 1:] // 4).tolist()) and owned.isdisjoint(slots[2] // 4)
+    assert second.slot_mapping.tolist() == first.slot_mapping.tolist()
+
+
 def test_encoder_tokens_have_slots_of_their_own_and_stay() -> None:
     first, second = planned(
         step(row(0, 3, encoder_len=5), row(1, 3)),

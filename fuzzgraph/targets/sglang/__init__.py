@@ -73,6 +73,11 @@ TARGETS = (
         _row(f"{backend}-draft", "backends.stepwise_draft", "StepwiseDraftTarget", backend=backend)
         for backend in ("flashmla", "nsa", "trtllm-mla")
     ),
+    *(
+        _row(f"{backend}-draft", "backends.stepwise_draft", "StepwiseDraftTarget", backend=backend,
+             releases="0.5.12 on")
+        for backend in ("fa3-mla", "trtllm-mha")
+    ),
     _row("triton-draft", "backends.triton_draft", "TritonDraftTarget"),
     _row("triton-draft-extend", "backends.draft_extend", "DraftExtendTarget", backend="triton",
          releases="0.5.13 on"),

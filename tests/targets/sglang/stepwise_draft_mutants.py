@@ -23,7 +23,7 @@ __all__ = [
 _COPY = "sglang.kernels.ops.attention.dsa.fused_metadata_copy"
 
 
-def _target(backend: str, change: Callable[[Any], None]) -> StepwiseDraftTarget:
+def mended(backend: str, change: Callable[[Any], None]) -> StepwiseDraftTarget:
     """A target with changed sessions; reports/findings/sglang-mla-draft-slots.md is mended."""
     target = StepwiseDraftTarget(f"sglang-{backend}-draft", backend)
 
@@ -47,12 +47,12 @@ def _lay_slots_out(session: Any) -> None:
 
 def nsa_mended() -> StepwiseDraftTarget:
     """No planted bug, and the engine's own bug with the slots of a step mended."""
-    return _target("nsa", lambda session: None)
+    return mended("nsa", lambda session: None)
 
 
 def trtllm_mla_mended() -> StepwiseDraftTarget:
     """The same on TensorRT-LLM."""
-    return _target("trtllm-mla", lambda session: None)
+    return mended("trtllm-mla", lambda session: None)
 
 
 def nsa_copies_as_another_mode() -> StepwiseDraftTarget:
@@ -63,7 +63,7 @@ def nsa_copies_as_another_mode() -> StepwiseDraftTarget:
     def change(session: Any) -> None:
         change_line_elsewhere(session, _COPY, "fused_metadata_copy_cuda", *constants)
 
-    return _target("nsa", change)
+    return mended("nsa", change)
 
 
 def nsa_plan_of_the_capture() -> StepwiseDraftTarget:
@@ -73,7 +73,7 @@ def nsa_plan_of_the_capture() -> StepwiseDraftTarget:
         for backend in session.backend.attn_backends:
             backend._refresh_topk_v2_plan = lambda metadata: None
 
-    return _target("nsa", change)
+    return mended("nsa", change)
 
 
 def nsa_second_step_forgotten() -> StepwiseDraftTarget:
@@ -83,7 +83,7 @@ def nsa_second_step_forgotten() -> StepwiseDraftTarget:
         second = session.backend.attn_backends[1]
         second.init_forward_metadata_replay_cuda_graph_from_precomputed = lambda **given: None
 
-    return _target("nsa", change)
+    return mended("nsa", change)
 
 
 def _after_copy(session: Any, change: Callable[[Any], None]) -> None:
@@ -105,7 +105,7 @@ def nsa_tokens_of_other_rows() -> StepwiseDraftTarget:
             session, lambda held: held.real_page_table.copy_(held.real_page_table.roll(1, 0))
         )
 
-    return _target("nsa", change)
+    return mended("nsa", change)
 
 
 def _after_each_step(session: Any, change: Callable[[Any, int], None]) -> None:
@@ -132,7 +132,7 @@ def flashmla_pages_of_other_rows() -> StepwiseDraftTarget:
 
         _after_each_step(session, shifted)
 
-    return _target("flashmla", change)
+    return mended("flashmla", change)
 
 
 def trtllm_mla_one_key_less() -> StepwiseDraftTarget:
@@ -144,4 +144,4 @@ def trtllm_mla_one_key_less() -> StepwiseDraftTarget:
 
         _after_each_step(session, shortened)
 
-    return _target("trtllm-mla", change)
+    return mended("trtllm-mla", change)

@@ -1,21 +1,21 @@
 """EAGLE's drafts on a backend for each step, which prepares metadata as for a decode of its own.
 
-Targets such as `sglang-nsa-draft`. Lengths do not grow with the steps: no step of a draft sees
-itself, nor the drafts before it (`draft_reach`).
+Targets such as `sglang-nsa-draft`. On most of them lengths do not grow with the steps: no step of a
+draft sees itself, nor the drafts before it (`draft_reach`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.observation import Field
+from fuzzgraph.fields import Field, PaddingRule
 from fuzzgraph.ports import GraphEngine
-from fuzzgraph.targets.sglang.backends import flashmla, nsa, trtllm_mla
+from fuzzgraph.targets.sglang.backends import fa3, flashmla, nsa, trtllm_mha, trtllm_mla
 from fuzzgraph.targets.sglang.backends.attention_backend import (
     AttentionBackend,
     as_read,
@@ -37,6 +37,10 @@ class StepwiseBackend:
     """Under the names of its releases, as `AttentionBackend.places` has the modules."""
     held: Callable[[Any, int | None], Any] | None = None
     """As `AttentionBackend.held`, where a step's metadata lie elsewhere."""
+    reach: Literal["drafts", "past"] = "past"
+    """Whether lengths grow with the steps (`draft_reach`)."""
+    more: tuple[tuple[str, Any], ...] = ()
+    """What drafts have of the dimensions beside those of other drafts, as its decodes have them."""
 
     def name_of_all_steps(self) -> str:
         """The class in this release."""
@@ -51,14 +55,37 @@ def _of_graph(backend: Any, size: int | None) -> Any:
 
 
 _BACKENDS = {
+    "fa3-mla": StepwiseBackend(fa3.FA3_MLA, ("FlashAttentionMultiStepBackend",), reach="drafts"),
     "flashmla": StepwiseBackend(flashmla.FLASHMLA, ("FlashMLAMultiStepDraftBackend",)),
     "nsa": StepwiseBackend(
         nsa.NSA,
         ("DeepseekSparseAttnMultiStepBackend", "NativeSparseAttnMultiStepBackend"),
         held=_of_graph,
     ),
+    "trtllm-mha": StepwiseBackend(
+        trtllm_mha.TRTLLM_MHA,
+        ("TRTLLMHAAttnMultiStepDraftBackend",),
+        reach="drafts",
+        more=(("kv_dtypes", ("auto", "float8_e4m3fn")), ("dtypes", ("float32", "bfloat16"))),
+    ),
     "trtllm-mla": StepwiseBackend(trtllm_mla.TRTLLM_MLA, ("TRTLLMMLAMultiStepDraftBackend",)),
 }
+
+
+def _at_step(field: Field, step: int, *, grow: bool) -> Field:
+    """What a decode's field is at a step of a draft, whose rows compute one token each.
+
+    Args:
+        grow: whether rows, padded ones too, have a key more at each step.
+    """
+    lens = f"draft_lens:{step}"
+    if field.axis == "page_table":
+        return replace(field, repeats=lens)
+    repeats = {"seq_lens": lens, "new_lens": "one_each"}
+    field = replace(field, repeats=repeats.get(field.repeats, field.repeats))
+    if grow and field.selects == "length":
+        return replace(field, padding=PaddingRule("fill", field.padding.value + step + 1))
+    return field
 
 
 class StepwiseDraftTarget(MultiStepDraftTarget):
@@ -72,7 +99,7 @@ class StepwiseDraftTarget(MultiStepDraftTarget):
         super().__init__(name, single)
         decodes = single.target(name, "decode")
         self.any_page_size = decodes.any_page_size
-        self.about = f"{single.name} on each EAGLE draft step"
+        self.about = f"{single.name}{single.part} on each EAGLE draft step"
         self.also_stood_in_for = (*single.stood_in_for, "what samples drafts")
         own = self.capabilities
         self.capabilities = decodes.capabilities.replace(
@@ -88,12 +115,12 @@ class StepwiseDraftTarget(MultiStepDraftTarget):
             idle_alone=own.idle_alone,
             kv_dtypes=own.kv_dtypes,
             dtypes=own.dtypes,
-            draft_reaches=("past",),
+            draft_reaches=(self._steps.reach,),
             two_batch_overlap=False,
             later_stages=False,
             virtual_pages=False,
             swa_window=False,
-        )
+        ).replace(**dict(self._steps.more))
 
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> StepwiseDraftSession:
         return StepwiseDraftSession(config, graphs, self._steps)
@@ -119,12 +146,9 @@ class StepwiseDraftSession(MultiStepDraftSession):
     def fields_of_step(self, name: str, step: int) -> tuple[Field, ...]:
         """Those of a decode, whose rows have as many keys as the step sees."""
         shown = [self._declared[each] for each in self.attends_on.fields if each in self._declared]
+        grow = self._config.draft_reach == "drafts"
         return tuple(
-            replace(
-                field,
-                name=f"{name}_{field.name}",
-                repeats=field.repeats.replace("seq_lens", f"draft_lens:{step}"),
-            )
+            replace(_at_step(field, step, grow=grow), name=f"{name}_{field.name}")
             for field in shown
         )
 
