@@ -314,7 +314,7 @@ def _work(memory: KernelMemory, plan: PersistentPlan, keys: int) -> list[list[in
     found = memory.entries("work_info_set", plan.work_info_set, taken)
     wrong = (found[:, _END] - found[:, _KEY] > keys) | (found[:, _STOP] - found[:, _FIRST] > keys)
     if wrong.any():
-        rule = f"work_info_set must share out the {keys} keys of all rows"
+        rule = f"work_info_set must share out the keys of all rows, {keys} at most"
         memory.misused("work_info_set", rule, f"{found[wrong][0].tolist()}")
     items: list[list[int]] = found[~wrong].tolist()
     return items

@@ -24,6 +24,7 @@ from fuzzgraph.targets.sglang.backends.attention_backend import (
 from fuzzgraph.targets.sglang.backends.multi_step_draft import (
     MultiStepDraftSession,
     MultiStepDraftTarget,
+    drafts_on,
 )
 from fuzzgraph.targets.sglang.stubs.workspaces import keep_workspaces_small
 
@@ -74,25 +75,8 @@ class StepwiseDraftTarget(MultiStepDraftTarget):
         self.any_page_size = decodes.any_page_size
         self.about = f"{single.name} on each EAGLE draft step"
         self.also_stood_in_for = (*single.stood_in_for, "what samples drafts")
-        own = self.capabilities
-        self.capabilities = decodes.capabilities.replace(
-            modes=own.modes,
-            max_spec_steps=own.max_spec_steps,
-            usual_spec_steps=own.usual_spec_steps,
-            max_spec_topk=1,
-            max_draft_tokens=own.max_draft_tokens,
-            seq_len_fill_values=own.seq_len_fill_values,
-            row_mixings=own.row_mixings,
-            max_tp_size=own.max_tp_size,
-            max_dp_size=own.max_dp_size,
-            idle_alone=own.idle_alone,
-            kv_dtypes=own.kv_dtypes,
-            dtypes=own.dtypes,
-            draft_reaches=("past",),
-            two_batch_overlap=False,
-            later_stages=False,
-            virtual_pages=False,
-            swa_window=False,
+        self.capabilities = drafts_on(decodes.capabilities, self.capabilities).replace(
+            draft_reaches=("past",)
         )
 
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> StepwiseDraftSession:
