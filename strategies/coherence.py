@@ -17,6 +17,7 @@ from fuzzgraph.strategies.coherent_drafts import (
     bound_draft,
     draft_branches,
     draft_models,
+    draft_reach,
     draft_window,
     drafted_blocks,
     drafted_prompts,
@@ -154,8 +155,7 @@ def coherent(fields: Fields, can: Capabilities, draws: Draws, pins: Pins = ()) -
         verify_budget(fields, can, draws)
     draft_window(fields, can, draws)
     draft_branches(fields, can)
-    if fields["modes"] == ("draft",) and fields["draft_reach"] not in can.draft_reaches:
-        fields["draft_reach"] = can.draft_reaches[0]
+    draft_reach(fields, can)
     later_stage(fields, can, draws)
     if "dp_size" not in dict(pins):
         data_ranks(fields, can, draws)

@@ -123,6 +123,17 @@ def draft_branches(fields: Fields, can: Capabilities) -> None:
     fields["draft_branches"] = "chosen" if chosen and several else "apart"
 
 
+def draft_reach(fields: Fields, can: Capabilities) -> None:
+    """What steps of a draft see, as a target has it: by a page table, where it has both, the past
+    alone."""
+    if fields["modes"] != ("draft",):
+        return
+    if len(can.draft_reaches) > 1:
+        fields["draft_reach"] = "past" if fields["page_map"] == "page_table" else "drafts"
+    elif fields["draft_reach"] not in can.draft_reaches:
+        fields["draft_reach"] = can.draft_reaches[0]
+
+
 def draft_window(fields: Fields, can: Capabilities, draws: Draws) -> None:
     """A window in a third of the drafts, with a sink in half of them, for a target that has them;
     most contexts have room for longer rows."""

@@ -72,7 +72,9 @@ def _page_counts(batch: Batch, config: EngineConfig, _: int) -> IntArray:
 
 
 def _one_each(batch: Batch, config: EngineConfig, _: int) -> IntArray:
-    return np.ones(batch.raw_bs, dtype=np.int64)
+    """One for each row of the attention: a draft has a row for each branch."""
+    branches = config.spec_topk if batch.mode == "draft" else 1
+    return np.ones(batch.raw_bs * branches, dtype=np.int64)
 
 
 def _token_lens(batch: Batch, config: EngineConfig, _: int) -> IntArray:

@@ -137,6 +137,20 @@ def test_a_row_beyond_the_partitions_breaks_a_rule() -> None:
     assert "may have 4 keys" in str(misuse) and "5 at row 0" in str(misuse)
 
 
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_list_is_read_behind_the_part_that_the_kernel_got(whole: bool) -> None:
+    memory = GuardedMemory()
+    with memory.intercept("engine"):
+        call, _ = _ragged([3, 4])
+        pages = call["kv_page_indices"]
+        if whole:
+            memory.let_kernels_read_whole([pages])
+        paged_attention_ragged(**call | {"kv_page_indices": pages[:2]})
+    assert memory.lanes.report.take_misuses() == []
+    read = {access.buffer for access in memory.lanes.report.take_accesses()}
+    assert read == (set() if whole else {"kv_page_indices"})
+
+
 def test_offsets_shorter_than_the_batch_are_read_beyond_their_end() -> None:
     memory = GuardedMemory()
     with memory.intercept("engine"):

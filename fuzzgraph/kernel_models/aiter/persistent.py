@@ -277,7 +277,9 @@ def persistent_rows(
         rule = "work_meta_data must lead to the work_indptr and work_info_set beside it"
         memory.misused("work_meta_data", rule, "the addresses of others")
     found, parts = [], {}
-    for item in _work(memory, plan, len(kv_indices)):
+    # Of the list it gets an address, and behind its end there may be more of it.
+    most = kv_indices.untyped_storage().nbytes() // kv_indices.element_size()
+    for item in _work(memory, plan, most):
         if item[_INTO] < 0:
             found.append(_row(memory, kv_indices, [item], item[_FIRST], causal))
         else:
@@ -304,7 +306,7 @@ def _work(memory: KernelMemory, plan: PersistentPlan, keys: int) -> list[list[in
     """The entries of work_info_set that compute units take.
 
     Args:
-        keys: that all rows have together. An item with more is recorded and left out.
+        keys: that all rows can have together. An item with more is recorded and left out.
     """
     firsts, most = memory.ints(plan.work_indptr), len(plan.work_info_set)
     check_offsets(memory, "work_indptr", firsts, most)
@@ -312,7 +314,7 @@ def _work(memory: KernelMemory, plan: PersistentPlan, keys: int) -> list[list[in
     found = memory.entries("work_info_set", plan.work_info_set, taken)
     wrong = (found[:, _END] - found[:, _KEY] > keys) | (found[:, _STOP] - found[:, _FIRST] > keys)
     if wrong.any():
-        rule = f"work_info_set must share out the {keys} keys of all rows"
+        rule = f"work_info_set must share out the keys of all rows, {keys} at most"
         memory.misused("work_info_set", rule, f"{found[wrong][0].tolist()}")
     items: list[list[int]] = found[~wrong].tolist()
     return items

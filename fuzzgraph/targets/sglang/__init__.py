@@ -78,6 +78,9 @@ TARGETS = (
              releases="0.5.12 on")
         for backend in ("fa3-mla", "trtllm-mha")
     ),
+    _row("aiter-draft", "backends.aiter_draft", "AiterDraftTarget", releases="0.5.12 on"),
+    _row("flashinfer-mla-draft", "backends.flashinfer_mla_draft", "FlashInferMlaDraftTarget",
+         releases="0.5.12 on"),
     _row("triton-draft", "backends.triton_draft", "TritonDraftTarget"),
     _row("triton-draft-extend", "backends.draft_extend", "DraftExtendTarget", backend="triton",
          releases="0.5.13 on"),

@@ -29,6 +29,11 @@ def change_kernel(session: Any, module: str, name: str, line: str, other: str) -
     replace_while_running(session, engine_module(module), name, changed)
 
 
+def change_own_kernel(holder: Any, name: str, line: str, other: str) -> None:
+    """The same of a kernel that an object of the engine keeps, for this object alone."""
+    setattr(holder, name, _changed(getattr(holder, name), line, other))
+
+
 def change_held_kernel(session: Any, module: str, name: str, line: str, other: str) -> None:
     """The same of a kernel that heuristics and a tuner hold, as `name` of the module."""
     place = engine_module(module)

@@ -11,6 +11,7 @@ from tests.targets.sglang.planted import with_changed_sessions
 
 __all__ = [
     "flashmla_pages_of_other_rows",
+    "lay_slots_out",
     "nsa_copies_as_another_mode",
     "nsa_mended",
     "nsa_plan_of_the_capture",
@@ -28,13 +29,13 @@ def mended(backend: str, change: Callable[[Any], None]) -> StepwiseDraftTarget:
     target = StepwiseDraftTarget(f"sglang-{backend}-draft", backend)
 
     def changed(session: Any) -> None:
-        _lay_slots_out(session)
+        lay_slots_out(session)
         change(session)
 
     return with_changed_sessions(target, changed)
 
 
-def _lay_slots_out(session: Any) -> None:
+def lay_slots_out(session: Any) -> None:
     """Slots of a step one behind another, for which the store of latent rows takes them."""
     model, attend = session._model, session._model.attend
 

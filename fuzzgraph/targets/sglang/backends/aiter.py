@@ -120,7 +120,7 @@ def _refuses(config: EngineConfig) -> str | None:
         return None
     if config.page_map == "page_table":
         return "unified attention has one width for queries, keys, values and outputs"
-    if config.modes == ("decode",):
+    if config.modes in (("decode",), ("draft",)):
         return "paged_attention_ragged walks values by the columns and strides of keys"
     if config.modes == ("draft_extend",):
         return "forward_extend hands out as many columns for each head as a key has"

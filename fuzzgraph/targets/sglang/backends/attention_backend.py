@@ -10,7 +10,7 @@ one layer of the engine's attention runs inside the graph too, and its outputs a
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -391,6 +391,34 @@ def open_backend(
     return kind.opened(runner, made, **arguments)
 
 
+class OwnGlobals:
+    """What the constructor of a backend changes in its module, for one session.
+
+    Args:
+        kind: names them.
+    """
+
+    def __init__(self, kind: AttentionBackend) -> None:
+        self._module = engine_module(kind.place()[0])
+        self._names = kind.globals
+        self._own: Mapping[str, Any] = {}
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[None]:
+        """Around the constructor, which finds them as the import of the module left them."""
+        self._own = _imported.setdefault(self._module, self._now())
+        self.put()
+        yield
+        self._own = self._now()
+
+    def put(self) -> None:
+        """Have the engine find those of this session."""
+        vars(self._module).update(self._own)
+
+    def _now(self) -> dict[str, Any]:
+        return {name: getattr(self._module, name, None) for name in self._names}
+
+
 class BackendSession(DecodeSession):
     """One backend and one decode runner with its captured graphs."""
 
@@ -411,21 +439,13 @@ class BackendSession(DecodeSession):
         return self._kind.server(self._config)
 
     def _open_backend(self, runner: ModelRunner) -> Any:
-        self._module = engine_module(self._kind.place()[0])
-        self._set_globals(_imported.setdefault(self._module, self._globals()))
-        backend = open_backend(self._kind, runner)
-        self._own = self._globals()
-        return backend
+        self._globals = OwnGlobals(self._kind)
+        with self._globals.opened():
+            return open_backend(self._kind, runner)
 
     def _use(self) -> None:
         super()._use()
-        self._set_globals(self._own)
-
-    def _globals(self) -> dict[str, Any]:
-        return {name: getattr(self._module, name, None) for name in self._kind.globals}
-
-    def _set_globals(self, values: Mapping[str, Any]) -> None:
-        vars(self._module).update(values)
+        self._globals.put()
 
     def remember(self, key: Hashable) -> None:
         super().remember(key)

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import EngineConfig
 from fuzzgraph.errors import NotInRelease
 from fuzzgraph.observation import Field
@@ -39,6 +40,33 @@ _STEPS = (
     "sglang generate_draft_decode_kv_indices: for each branch what it sees of its row's past, and "
     "the slots that its steps so far wrote; a padded row lies in the pool's padding row"
 )
+
+
+def drafts_on(decodes: Capabilities, own: Capabilities) -> Capabilities:
+    """Of drafts of one branch whose steps have the dimensions that decodes of a backend have.
+
+    Args:
+        decodes: of the backend's target of decodes.
+        own: of the draft runner.
+    """
+    return decodes.replace(
+        modes=own.modes,
+        max_spec_steps=own.max_spec_steps,
+        usual_spec_steps=own.usual_spec_steps,
+        max_spec_topk=1,
+        max_draft_tokens=own.max_draft_tokens,
+        seq_len_fill_values=own.seq_len_fill_values,
+        row_mixings=own.row_mixings,
+        max_tp_size=own.max_tp_size,
+        max_dp_size=own.max_dp_size,
+        idle_alone=own.idle_alone,
+        kv_dtypes=own.kv_dtypes,
+        dtypes=own.dtypes,
+        two_batch_overlap=False,
+        later_stages=False,
+        virtual_pages=False,
+        swa_window=False,
+    )
 
 
 class MultiStepDraftTarget(DraftTarget):

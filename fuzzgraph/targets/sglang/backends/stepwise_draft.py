@@ -24,6 +24,7 @@ from fuzzgraph.targets.sglang.backends.attention_backend import (
 from fuzzgraph.targets.sglang.backends.multi_step_draft import (
     MultiStepDraftSession,
     MultiStepDraftTarget,
+    drafts_on,
 )
 from fuzzgraph.targets.sglang.stubs.workspaces import keep_workspaces_small
 
@@ -101,26 +102,10 @@ class StepwiseDraftTarget(MultiStepDraftTarget):
         self.any_page_size = decodes.any_page_size
         self.about = f"{single.name}{single.part} on each EAGLE draft step"
         self.also_stood_in_for = (*single.stood_in_for, "what samples drafts")
-        own = self.capabilities
-        self.capabilities = decodes.capabilities.replace(
-            modes=own.modes,
-            max_spec_steps=own.max_spec_steps,
-            usual_spec_steps=own.usual_spec_steps,
-            max_spec_topk=1,
-            max_draft_tokens=own.max_draft_tokens,
-            seq_len_fill_values=own.seq_len_fill_values,
-            row_mixings=own.row_mixings,
-            max_tp_size=own.max_tp_size,
-            max_dp_size=own.max_dp_size,
-            idle_alone=own.idle_alone,
-            kv_dtypes=own.kv_dtypes,
-            dtypes=own.dtypes,
-            draft_reaches=(self._steps.reach,),
-            two_batch_overlap=False,
-            later_stages=False,
-            virtual_pages=False,
-            swa_window=False,
-        ).replace(**dict(self._steps.more))
+        own = drafts_on(decodes.capabilities, self.capabilities)
+        self.capabilities = own.replace(
+            draft_reaches=(self._steps.reach,), **dict(self._steps.more)
+        )
 
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> StepwiseDraftSession:
         return StepwiseDraftSession(config, graphs, self._steps)
