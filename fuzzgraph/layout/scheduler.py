@@ -248,7 +248,7 @@ class Scheduler:
                 request = self.requests[row.request] = self._add(row)
             self._reach(request, row)
             live.append(request)
-        branches = self._branch_slots(step)
+        branches = self._branch_slots(step, live)
         batch = self._batch(index, step, live, branches[0])
         if self.config.virtual_pages:
             named = [slots_of(request.names, self.config.page_size) for request in live]
@@ -385,9 +385,14 @@ class Scheduler:
         tokens = _cut([request.encoder_tokens for request in live], zeros, lengths)
         return ints(lengths), Ragged(slots, offsets), Ragged(tokens, offsets)
 
-    def _branch_slots(self, step: ReplayStep) -> list[IntArray]:
+    def _branch_slots(self, step: ReplayStep, live: list[_Request]) -> list[IntArray]:
         """Slots of tokens that are drafted, for each KV cache group by row, branch and step; they
-        are free again behind the step."""
+        are free again behind the step.
+
+        Where an indexer's keys lie by groups of slots, a draft goes on in its request's last page,
+        since a group may begin before it (sglang cache_locs.py, assign_draft_cache_locs of one
+        branch: columns of `req_to_token` behind the row's length).
+        """
         groups = (self.config, *self.further_groups)
         if step.mode != "draft":
             return [_NONE for _ in groups]
@@ -400,6 +405,10 @@ class Scheduler:
             self.pages.give_back(pages)
         found = []
         for group, of_rows in zip(groups, taken, strict=True):
-            slots = [slots_of(pages, group.page_size)[:per_row] for pages in of_rows]
+            slots = [slots_of(pages, group.page_size) for pages in of_rows]
+            if self.config.index_group > 1:
+                begun = [r.slots[row.seq_len :] for row, r in zip(step.rows, live, strict=True)]
+                slots = [np.concatenate(each) for each in zip(begun, slots, strict=True)]
+            slots = [each[:per_row] for each in slots]
             found.append(np.concatenate(slots) if slots else _NONE)
         return found
