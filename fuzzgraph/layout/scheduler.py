@@ -390,8 +390,8 @@ class Scheduler:
         are free again behind the step.
 
         Where an indexer's keys lie by groups of slots, a draft goes on in its request's last page,
-        since a group may begin before it (sglang cache_locs.py, assign_draft_cache_locs of one
-        branch: columns of `req_to_token` behind the row's length).
+        since a group may begin before it (sglang eagle_worker_common.py, prepare_for_draft with
+        one branch: columns of `req_to_token` behind the row's length).
         """
         groups = (self.config, *self.further_groups)
         if step.mode != "draft":

@@ -93,7 +93,7 @@ padding_kept_by_size = _launched(
 lengths_do_not_grow = _preparation(
     "(forward_batch.seq_lens + step + 1)", "(forward_batch.seq_lens + 1)"
 )
-"""As the preparation of releases before 0.5.22 and of runs without a graph has it."""
+"""In replays before 0.5.22, and in runs without a graph."""
 keys_of_open_groups_lost = _elsewhere(
     _INDEXER, "_forward_impl", "cache_loc=state_slots,",
     "cache_loc=torch.where(positions % 4 == 3, state_slots, 0),",

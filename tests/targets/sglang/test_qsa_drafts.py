@@ -93,6 +93,15 @@ def test_a_planted_bug_is_found(workers: Workers, planted: str, output: str) -> 
 
 @pytest.mark.sglang
 @pytest.mark.slow
+def test_lengths_that_do_not_grow_are_found_where_each_step_is_prepared_by_itself(
+    workers: Workers,
+) -> None:
+    found = workers.findings("0.5.20", drafts(*ROWS), f"{MUTANTS}:lengths_do_not_grow")
+    assert "step1_sequence_lengths" in {each.buffer for each in found}
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
 @pytest.mark.parametrize("planted", ["newest_draft_unseen", "selection_of_the_first_row"])
 def test_a_bug_in_a_shared_selection_is_found(workers: Workers, planted: str) -> None:
     case = drafts(*ROWS, shared_selection=True)

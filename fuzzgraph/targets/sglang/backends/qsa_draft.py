@@ -28,6 +28,7 @@ from fuzzgraph.targets.sglang.backends.stepwise_draft import (
 )
 from fuzzgraph.targets.sglang.excuses.decode import GROUP_EXCUSES
 from fuzzgraph.targets.sglang.excuses.drafts import COPIED_BATCH_EXCUSES
+from fuzzgraph.targets.sglang.prompted_groups_model import MODELS
 from fuzzgraph.targets.sglang.release import engine_module
 from fuzzgraph.targets.sglang.runners.draft_cuda_graph_runners import DraftRunnerDriver
 from fuzzgraph.targets.sglang.selecting_draft_model import GroupsDraftModel
@@ -61,6 +62,9 @@ class QsaDraftTarget(StepwiseDraftTarget):
 
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> QsaDraftSession:
         return QsaDraftSession(config, graphs, _QSA)
+
+    def modules(self) -> tuple[str, ...]:
+        return *super().modules(), MODELS
 
 
 class QsaDraftSession(LeavesKeys, StepwiseDraftSession):
