@@ -64,15 +64,17 @@ def whole_blocks(fields: Fields, can: Capabilities, draws: Draws) -> None:
 
 def draft_models(fields: Fields, can: Capabilities, pins: Pins, draws: Draws) -> None:
     """What differs between draft models: in half of the configs layers chain, or another model's
-    backend asks for lengths on the host; in a third a block's first token is given, or hidden
-    states are joined outside of the layers."""
+    backend asks for lengths on the host, or drafts share what was selected before; in a third a
+    block's first token is given, or hidden states are joined outside of the layers."""
     verifies = fields["modes"] == ("target_verify",)
+    drafts = fields["modes"] == ("draft",)
     blocks = fields["drafted_blocks"] != "none" and fields["draft_tokens"] > 1
     has = {
         "chain_hidden_states": (can.chained_layers and fields["modes"] == ("draft_extend",), 50),
         "outer_join": (can.outer_joins and fields["modes"] == ("prefill",), 33),
         "sample_from_anchor": (can.given_anchors and verifies and blocks, 33),
         "cpu_seq_lens": (can.cpu_seq_lens and verifies, 50),
+        "shared_selection": (can.shared_selections and drafts and fields["index_group"] > 1, 50),
     }
     for name, (may, share) in has.items():
         default = DIMENSIONS[name].default

@@ -566,6 +566,13 @@ class EngineConfig(Record, frozen=True, kw_only=True):
     )] = "apart"
     """Whether each branch of a draft goes on by itself, or the best of all branches' tokens are
     `chosen` at each step (see `reference.draft_tree`)."""
+    shared_selection: Annotated[bool, Dimension(
+        needs=Switch("shared_selections"), label="shared selection", only_in=("draft",),
+        group="speculation"
+    )] = False
+    """Whether no step of a draft selects groups of keys: each sees those that the last token before
+    the draft has selected, what lies behind that token's last whole group, and the drafts so far.
+    """
     sampling: Annotated[Literal["greedy", "target", "draft"], Dimension(
         needs=OneOf("samplings"), label="sampling {}", only_in=("target_verify",),
         group="speculation"

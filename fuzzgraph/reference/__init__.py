@@ -148,9 +148,10 @@ def expected(
     if _has_layers(batch, promised):
         found, entered = layer_outputs(batch, config, torch.float64)
         outputs, bound = outputs | found, max(bound, entered)
+    outputs |= group_outputs(batch, config)
     if batch.mode != "draft":
         outputs |= compressor_outputs(batch, config) | kept_outputs(batch, config)
-        outputs |= pooled_outputs(batch, config) | group_outputs(batch, config)
+        outputs |= pooled_outputs(batch, config)
     else:
         predicted = queries_of(batch, config).predicted
         assert predicted is not None

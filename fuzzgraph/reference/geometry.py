@@ -338,8 +338,47 @@ def _draft(batch: Batch, config: EngineConfig) -> Queries:
         visible=visible,
         predicted=tokens[:, :, 1:].ravel(),
     )
-    _apply_selection(found, config)
+    if config.index_group > 1:
+        found = _behind_their_past(found, starts, steps)
+    if config.shared_selection:
+        _apply_selection_before(found, batch, config)
+    else:
+        _apply_selection(found, config)
     return found
+
+
+def _apply_selection_before(found: Queries, batch: Batch, config: EngineConfig) -> None:
+    """Leave of each row's past what the last token of it has selected.
+
+    Source: sglang 0.5.20 to 0.5.23, qwen_sparse_attn_backend.py (QSAMTPSharedSparseIndices).
+    """
+    starts = batch.seq_lens[found.rows]
+    before = found.key_positions < starts[:, None]
+    last = replace(
+        found,
+        tokens=batch.kv_tokens.values[batch.kv_tokens.offsets[found.rows + 1] - 1],
+        positions=starts - 1,
+        visible=found.visible & before,
+    )
+    _apply_selection(last, config)
+    found.visible[:] = last.visible | (found.visible & ~before)
+
+
+def _behind_their_past(found: Queries, starts: IntArray, steps: int) -> Queries:
+    """The same with the keys of each query's branch, `steps` many, right behind the `starts` many
+    of its past: the column of a key is its position then, by which groups are made."""
+    columns = np.arange(found.key_tokens.shape[1])
+    longest = len(columns) - steps
+    behind = columns - starts[:, None]
+    # Of a shorter row the columns in between come last; nothing sees them.
+    others = np.where(behind < steps, longest + behind, columns - steps)
+    order = np.where(behind < 0, columns, others)
+    return replace(
+        found,
+        key_tokens=np.take_along_axis(found.key_tokens, order, axis=1),
+        key_positions=np.take_along_axis(found.key_positions, order, axis=1),
+        visible=np.take_along_axis(found.visible, order, axis=1),
+    )
 
 
 def encoder_keys(batch: Batch, rows: IntArray) -> tuple[IntArray, npt.NDArray[np.bool_]]:

@@ -208,7 +208,8 @@ def output_spec(
         width = len(levels(config)) * config.num_kv_heads * config.head_dim
         return OutputSpec(batch.raw_bs, (width,), _TOKEN_IDS)
     if name == GROUP_KEYS:
-        return OutputSpec(batch.num_tokens, (GROUP_WIDTH,), dtypes)
+        steps = config.spec_steps if _mode(batch, config) == "draft" else 1
+        return OutputSpec(batch.num_tokens * steps, (GROUP_WIDTH,), dtypes)
     if name in (GROUP_STRAYS, LAYER_STRAYS, POOLED_STRAYS):
         return OutputSpec(batch.raw_bs, (), _TOKEN_IDS)
     if name == "draft_context":

@@ -77,6 +77,7 @@ FOLLOWING = {"kv_pool_pages", "num_kv_heads", "v_head_dim", "spec_steps", "draft
     "ngram_drafts",
     "sampling",
     "shared_experts",
+    "shared_selection",
     "two_batch_overlap",
     "verify_budget",
     "backend_beside",

@@ -25,6 +25,7 @@ DRAFTS = Capabilities(
     cpu_seq_lens=True,
 )
 LAYERS = Capabilities(modes=("draft_extend",), max_draft_tokens=4, chained_layers=True)
+GROUPS = Capabilities(modes=("draft",), index_groups=(4,), shared_selections=True)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +59,8 @@ def test_a_third_of_the_prompts_are_joined_outside() -> None:
 
 
 @pytest.mark.parametrize(
-    ("can", "name"), [(DRAFTS, "cpu_seq_lens"), (LAYERS, "chain_hidden_states")]
+    ("can", "name"),
+    [(DRAFTS, "cpu_seq_lens"), (LAYERS, "chain_hidden_states"), (GROUPS, "shared_selection")],
 )
 def test_half_of_the_configs_have_what_a_target_has(can: Capabilities, name: str) -> None:
     drawn = [getattr(swarm_config(can, CI, number), name) for number in range(200)]

@@ -89,6 +89,7 @@ _RULES: tuple[Callable[[EngineConfig], None], ...] = (
     drafts.check_draft_model,
     drafts.check_branches,
     drafts.check_draft_window,
+    drafts.check_shared_selection,
     servers.check_returned_hidden,
     servers.check_gathered_logits,
     experts.check_experts,

@@ -147,3 +147,15 @@ def check_draft_window(config: EngineConfig) -> None:
             f"needs modes=['draft'] and rows that see all keys; got {list(config.modes)}{found}",
             "Change them, or drop it.",
         )
+
+
+def check_shared_selection(config: EngineConfig) -> None:
+    """What is selected before a draft are groups of keys."""
+    if config.shared_selection and (config.modes != ("draft",) or config.index_group == 1):
+        refuse(
+            "config.shared_selection",
+            True,
+            "needs modes=['draft'] and index_group > 1; got "
+            f"{list(config.modes)} and {config.index_group}",
+            "Change them, or drop it.",
+        )

@@ -183,6 +183,7 @@ TARGETS = (
     _row("moe-verify", "backends.moe", "MoeTarget", mode="target_verify"),
     _row("nsa", "backends.nsa", "target", mode="decode"),
     _row("qsa", "backends.qsa", "target", mode="decode", releases="0.5.20 on"),
+    _row("qsa-draft", "backends.qsa_draft", "QsaDraftTarget", releases="0.5.20 on"),
     _row("qsa-draft-extend", "backends.qsa_draft_extend", "QsaDraftExtendTarget",
          releases="0.5.20 on"),
     _row("qsa-draft-prefill", "runners.qsa_draft_prefill", "QsaDraftPrefillTarget",

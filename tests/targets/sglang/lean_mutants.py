@@ -1,4 +1,7 @@
-"""Planted bugs of the persistent decode kernel that AMD's GPUs have, each the change of one line."""
+"""Planted bugs of the persistent decode kernel that AMD's GPUs have.
+
+Each is the change of one line.
+"""
 
 from __future__ import annotations
 

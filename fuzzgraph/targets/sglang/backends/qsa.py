@@ -166,9 +166,14 @@ def _describe(runner: Any) -> None:
     vars(scores).update(_PROMPT_KERNELS)
     for name in filter(has_module, (_PREPARED, *_SELECTIONS)):
         compile_to_models(engine_module(name), _COMPILED)
-    backend: Any = engine_module(_MODULE).QwenSparseAttnBackend
+    module: Any = engine_module(_MODULE)
+    backend = module.QwenSparseAttnBackend
     backend._forward_paged_attention = tensors_claim_cuda(backend._forward_paged_attention)
     backend._can_replay_with_gpu_kernels = tensors_claim_cuda(backend._can_replay_with_gpu_kernels)
+    drafts = module.QwenSparseMultiStepDraftBackend
+    drafts.init_forward_metadata_out_graph = tensors_claim_cuda(
+        drafts.init_forward_metadata_out_graph
+    )
 
 
 QSA = AttentionBackend(

@@ -94,8 +94,8 @@ class StepwiseDraftTarget(MultiStepDraftTarget):
 
     judged = "one branch"
 
-    def __init__(self, name: str, backend: str) -> None:
-        self._steps = _BACKENDS[backend]
+    def __init__(self, name: str, backend: str | StepwiseBackend) -> None:
+        self._steps = _BACKENDS[backend] if isinstance(backend, str) else backend
         single = self._steps.of_one_step
         super().__init__(name, single)
         decodes = single.target(name, "decode")

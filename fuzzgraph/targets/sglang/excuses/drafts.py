@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fuzzgraph.handover import Excuse
 from fuzzgraph.targets.sglang.excuses.decode import EXCUSES
 
@@ -135,6 +137,19 @@ DRAFT_EXCUSES: tuple[Excuse, ...] = (
         "the KV cache is frozen, so that there is no place to write to",
     ),
 )
+
+COPIED_BATCH_EXCUSES: tuple[Excuse, ...] = tuple(
+    replace(
+        excuse,
+        what=f"QwenSparseMultiStepDraftBackend.{excuse.what}",
+        source=f"{excuse.source}; qwen_sparse_attn_backend.py _make_step_forward_batch copies the"
+        " batch for each step, and no preparation of a decode reads it",
+        where_unread=False,
+    )
+    for excuse in DRAFT_EXCUSES
+    if excuse.where_unread and "spec_info" not in excuse.what
+)
+"""What a draft's backend leaves unread of batches that it copies, which counts as reading all."""
 
 _TWO_PARTS = (
     "sglang flashinfer_backend.py init_forward_metadata: a draft-extend without a graph attends to"
