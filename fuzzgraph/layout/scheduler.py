@@ -396,13 +396,8 @@ class Scheduler:
         return ints(lengths), Ragged(slots, offsets), Ragged(tokens, offsets)
 
     def _branch_slots(self, step: ReplayStep, live: list[_Request]) -> list[IntArray]:
-        """Slots of tokens that are drafted, for each KV cache group by row, branch and step; they
-        are free again behind the step.
-
-        Where an indexer's keys lie by groups of slots, a draft goes on in its request's last page,
-        since a group may begin before it (sglang eagle_worker_common.py, prepare_for_draft with
-        one branch: columns of `req_to_token` behind the row's length).
-        """
+        """Slots of tokens that are drafted, for each KV cache group by row, branch and step; pages
+        that are taken for them are free again behind the step."""
         groups = (self.config, *self.further_groups)
         if step.mode != "draft":
             return [_NONE for _ in groups]

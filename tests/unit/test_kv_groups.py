@@ -93,10 +93,11 @@ def test_tokens_that_are_drafted_have_slots_of_their_own_in_each_group() -> None
     for batch in plan(Case(schema_version=1, config=drafts, steps=tuple(steps))):
         other, sizes = second(batch), (TWO.page_size, TWO.swa_page_size)
         assert len(batch.slot_mapping) == len(other.slot_mapping) == 3 * drafts.spec_steps
+        for group in batch.groups:
+            assert not np.intersect1d(group.slot_mapping, group.kv_slots.values).size
         pages = [
-            {*(slots // size).tolist()}
+            {*(np.concatenate((group.slot_mapping, group.kv_slots.values)) // size).tolist()}
             for group, size in zip(batch.groups, sizes, strict=True)
-            for slots in (group.slot_mapping, group.kv_slots.values)
         ]
         held = [{*found} - {RESERVED_PAGE} for found in pages]
         assert sum(map(len, held)) == len(set.union(*held))
