@@ -276,8 +276,8 @@ class LaneBuilder(CheckedBuilder):
 
         # A kernel that looks at the old values depends on the order of the programs. One that
         # ignores them does not, if the operation is free of order.
-        polling, at, seen = self.polling, places[reachable].tobytes(), False
-        polling.carried_out(name, at)
+        polling, seen = self.polling, False
+        polling.carried_out(name, places, reachable)
 
         def asked() -> None:
             nonlocal seen
@@ -285,7 +285,7 @@ class LaneBuilder(CheckedBuilder):
                 event.used, event.polls = True, asks
             if not seen:
                 seen = True
-                polling.answered(name, at, data[reachable].tobytes())
+                polling.answered(name, places, reachable, data)
 
         return LateHandle(data, val.dtype.scalar, asked)
 
