@@ -84,7 +84,7 @@ def _at_step(field: Field, step: int, *, grow: bool) -> Field:
         return replace(field, repeats=lens)
     repeats = {"seq_lens": lens, "new_lens": "one_each"}
     field = replace(field, repeats=repeats.get(field.repeats, field.repeats))
-    if grow and field.selects == "length":
+    if grow and field.selects == "length" and field.repeats == lens:
         return replace(field, padding=PaddingRule("fill", field.padding.value + step + 1))
     return field
 
