@@ -75,9 +75,9 @@ def recorded(base: Any, graphs: GraphEngine, on_capture: Callable[[int], None], 
             return captured.outputs
 
         def _capture_init(self, run_once_fn: Callable[[], Any]) -> None:
-            """Warms up, as the draft runners do, without waiting for a device."""
-            for _ in range(_WARM_UPS):
-                run_once_fn()
+            """The engine's own warm-up, without waiting for a device."""
+            with replaced_names([torch.cuda], {"synchronize": lambda: None}):
+                super()._capture_init(run_once_fn)
 
     Recorded.__module__ = base.__module__
     return Recorded
