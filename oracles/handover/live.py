@@ -59,6 +59,10 @@ def _begins_rows(entries: Ints) -> bool:
     return not entries[0] and bool((np.diff(entries) >= 0).all())
 
 
+_Sizes = tuple[int, int, int]
+"""Live entries, padded ones of the replay, those of the other run."""
+
+
 def live_part(
     got: tuple[int, ...], want: tuple[int, ...], pair: Pair, *, counted: bool = False
 ) -> Live | None:
@@ -74,10 +78,20 @@ def live_part(
         return None
     one, two = pair.replay, pair.other
     rows = one.raw_bs, one.padded_bs, two.padded_bs
-    tokens = one.num_tokens, one.padded_tokens, two.padded_tokens
+    return _live_part(got, want, rows, _tokens(pair), counted)
+
+
+def _tokens(pair: Pair) -> _Sizes:
+    one, two = pair.replay, pair.other
     if width := one.row_width:
-        tokens = one.raw_bs * width, one.padded_bs * width, two.padded_bs * width
-    return _live_part(got, want, rows, tokens, counted)
+        return one.raw_bs * width, one.padded_bs * width, two.padded_bs * width
+    return one.num_tokens, one.padded_tokens, two.padded_tokens
+
+
+def are_by_token(got: Part, want: Part, pair: Pair) -> bool:
+    """Whether both runs' tensors have an entry for each token: positions of a row's first tokens
+    look like offsets of one row."""
+    return (got.shape[0], want.shape[0]) == _tokens(pair)[1:]
 
 
 def live_places(pair: Pair) -> list[int]:
@@ -86,10 +100,6 @@ def live_places(pair: Pair) -> list[int]:
     if not width:
         return list(range(pair.replay.num_tokens))
     return [row * width + at for row, length in enumerate(lens) for at in range(length)]
-
-
-_Sizes = tuple[int, int, int]
-"""Live entries, padded ones of the replay, those of the other run."""
 
 
 @lru_cache(maxsize=4096)

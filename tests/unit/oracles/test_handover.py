@@ -295,6 +295,17 @@ def test_offsets_of_metadata_are_one_more_than_the_graphs_rows() -> None:
     ]
 
 
+def test_positions_of_all_places_of_rows_are_not_taken_for_offsets() -> None:
+    step = record(lengths=(1,))
+    for run in step.runs.values():
+        run.row_width, run.padded_tokens = 2, 2 * run.padded_bs
+    eager = held(positions=ints(0, 1))
+    assert messages(step, held(positions=ints(0, 1, *[0] * 6)), eager) == []
+    assert messages(step, held(qo_indptr=ints(0, 1, 1, 1)), held(qo_indptr=ints(0, 1))) == [
+        "Backend.forward_metadata.qo_indptr has 4 offsets, the graph needs 5; the eager run had 2"
+    ]
+
+
 def test_zeros_of_metadata_are_not_taken_for_offsets() -> None:
     eager = held(slots=ints(0, 0, 0))
     assert messages(record(), held(slots=ints(0, 0, 0, 0)), eager) == []
