@@ -329,6 +329,8 @@ def _draft(batch: Batch, config: EngineConfig) -> Queries:
     visible = np.hstack([past, seen & (config.draft_reach == "drafts")])
     positions = starts + step_of
     _apply_bounds(visible, key_positions, positions, config)
+    if config.kv_compression == "window":  # of the past, at every step
+        visible &= key_positions >= (starts - COMPRESSED_WINDOW)[:, None]
     found = Queries(
         tokens=tokens[:, :, :steps].ravel(),
         positions=positions,

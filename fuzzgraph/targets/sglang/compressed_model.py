@@ -31,7 +31,7 @@ from fuzzgraph.kernel_models.fp8 import pages_of_rows, quantised
 from fuzzgraph.row_mixing import with_mixed
 from fuzzgraph.targets.offline.package import call_with_known
 from fuzzgraph.targets.offline.stub import Stub
-from fuzzgraph.targets.sglang.attention_model import AttentionModel, Written
+from fuzzgraph.targets.sglang.attention_model import AttentionModel, Rope, Written
 from fuzzgraph.targets.sglang.layer_streams import LayerStreams
 from fuzzgraph.targets.sglang.release import engine_module, has_module
 from fuzzgraph.targets.sglang.stubs.compressed_pool import state_places
@@ -68,8 +68,14 @@ class Given(NamedTuple):
 class CompressedModel(AttentionModel):
     """A layer whose past is compressed as the config says."""
 
-    def __init__(self, config: EngineConfig, device: torch.device) -> None:
-        super().__init__(config, device)
+    def __init__(
+        self,
+        config: EngineConfig,
+        device: torch.device,
+        rope: Rope = "apart",
+        draft_layer: int = 0,
+    ) -> None:
+        super().__init__(config, device, rope, draft_layer)
         self._ratio = compression_ratio(config)
         query = config.num_q_heads * config.head_dim
         self._keys = slice(query, query + config.head_dim)

@@ -153,6 +153,8 @@ class AttentionBackend:
     """Whether it caps the logits of a model's own heads."""
     chunks: bool = False
     """Whether it has layers that attend in chunks, on the pool of all layers."""
+    whole_rows: bool = False
+    """Whether values are whole latent rows, their rotary part among them."""
     refuses: Callable[[EngineConfig], str | None] = lambda config: None
     """Why its kernels cannot run a config, beyond what the runner refuses; None if they can."""
     rope: Rope = "apart"
@@ -219,6 +221,10 @@ class AttentionBackend:
                     setattr(module, name, tensors_claim_cuda(getattr(module, name)))
         self.adapt(runner)
         return made(getattr(module, backend))(runner, **dict(self.made_with), **arguments)
+
+    def refused(self, config: EngineConfig) -> str | None:
+        """Why no layer runs on it with the widths of a config, or its kernels cannot run that."""
+        return (None if self.whole_rows else refused_latent_row(config)) or self.refuses(config)
 
     def missing(self, mode: Mode) -> str:
         """The kernel without a model that keeps its outputs from being judged; "" if none does."""
@@ -306,12 +312,11 @@ class BackendTarget(SglangTarget):
 
     def refused(self, config: EngineConfig) -> str | None:
         return (
-            refused_latent_row(config)
-            or refused_draft_tokens(config)
+            refused_draft_tokens(config)
             or refused_capture_sizes(config)
             or refused_virtual_pages(config, self.capabilities)
             or refused_beside(config)
-            or self.backend.refuses(config)
+            or self.backend.refused(config)
         )
 
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> BackendSession:

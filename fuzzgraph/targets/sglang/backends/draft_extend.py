@@ -25,10 +25,7 @@ from fuzzgraph.targets.sglang.backends import (
     trtllm_mha,
     trtllm_mla,
 )
-from fuzzgraph.targets.sglang.backends.attention_backend import (
-    AttentionBackend,
-    refused_latent_row,
-)
+from fuzzgraph.targets.sglang.backends.attention_backend import AttentionBackend
 from fuzzgraph.targets.sglang.decode_session import refused_capture_sizes
 from fuzzgraph.targets.sglang.excuses.drafts import DRAFT_EXTEND_EXCUSES
 from fuzzgraph.targets.sglang.release import demand_release
@@ -99,7 +96,7 @@ class DraftExtendTarget(DraftTarget):
 
     def refused(self, config: EngineConfig) -> str | None:
         refused = super().refused(config) or refused_capture_sizes(config)
-        return refused or refused_latent_row(config) or self.backend.refuses(config)
+        return refused or self.backend.refused(config)
 
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> DraftExtendSession:
         return DraftExtendSession(config, graphs, self._kind, self.backend)

@@ -80,7 +80,8 @@ from fuzzgraph.targets.sglang.stubs.scores_memory import ask_for_memory, memory_
 from fuzzgraph.targets.sglang.target import SglangTarget
 from fuzzgraph.world import Batch
 
-_BACKEND = "sglang.srt.layers.attention.deepseek_v4_backend"
+BACKEND = "sglang.srt.layers.attention.deepseek_v4_backend"
+"""Module of the backend."""
 _POOL = "sglang.srt.mem_cache.deepseek_v4_memory_pool"
 _SETTINGS = {
     "SGLANG_PREP_IN_CUDA_GRAPH": "1",  # since 0.5.14 nothing else is possible
@@ -98,7 +99,7 @@ _PLANNERS = "deepseek_v4/c_plan.cuh"
 _MOST_DRAFTS = re.compile(r"kMaxMTPDraftTokens = (\d+);")
 _DRAFTS: Mapping[str, Any] = MappingProxyType({"max_draft_tokens": 8, "max_spec_steps": 3})
 """Of `Capabilities`: of a verify."""
-_TABLE = (
+TABLE = (
     "sglang deepseek_v4_backend.py make_core_attn_metadata: pages of each row below its own "
     "length; a padded row lies in the pool's padding row"
 )
@@ -148,21 +149,31 @@ class Dsv4Target(SglangTarget):
         return Dsv4Session(config, graphs, upgrades=self._upgrades)
 
     def modules(self) -> tuple[str, ...]:
-        return _BACKEND, _POOL, _INDEXER, LAYER
+        return BACKEND, _POOL, _INDEXER, LAYER
 
     def refused(self, config: EngineConfig) -> str | None:
-        if config.head_dim % 2:
-            return f"head_dim={config.head_dim} cannot be rotated in pairs"
-        if config.head_dim == _INDEX_WIDTH:
-            return f"head_dim={config.head_dim}: kernels take rows of that for the indexer's"
         if config.index_topk not in self.capabilities.index_topks:
             return f"index_topk={config.index_topk}: tables of selected keys have {_TOPK} columns"
-        return refused_draft_tokens(config)
+        return refused_width(config) or refused_draft_tokens(config)
 
     def load(self) -> None:
-        engine_module("sglang.srt.environ")  # looks at what the shell has set
-        os.environ.update(_SETTINGS)  # for the life of the worker
+        set_environment()
         super().load()
+
+
+def set_environment() -> None:
+    """What the engine reads from it when it is imported, for the life of the worker."""
+    engine_module("sglang.srt.environ")  # looks at what the shell has set
+    os.environ.update(_SETTINGS)
+
+
+def refused_width(config: EngineConfig) -> str | None:
+    """Why no kernel takes rows as wide as a config's; None if they do."""
+    if config.head_dim % 2:
+        return f"head_dim={config.head_dim} cannot be rotated in pairs"
+    if config.head_dim == _INDEX_WIDTH:
+        return f"head_dim={config.head_dim}: kernels take rows of that for the indexer's"
+    return None
 
 
 def without_upgrade() -> Dsv4Target:
@@ -327,8 +338,14 @@ def describe_topk(model: Any, config: EngineConfig) -> None:
 
 
 def open_dsv4(runner: ModelRunner, config: EngineConfig) -> Any:
-    """The release's own backend on a runner, whose KV pool is replaced by the stand-in."""
-    module: Any = engine_module(_BACKEND)
+    """The release's own backend on a runner, as `prepare_dsv4` has it."""
+    prepare_dsv4(runner, config)
+    return engine_module(BACKEND).DeepseekV4AttnBackend(runner)
+
+
+def prepare_dsv4(runner: ModelRunner, config: EngineConfig) -> None:
+    """Replace the KV pool of a runner by the stand-in, and compiled code by models."""
+    module: Any = engine_module(BACKEND)
     _put_models(runner.device)
     ask_for_memory()
     runner.token_to_kv_pool = compressed_pool(config, runner.device)
@@ -338,7 +355,6 @@ def open_dsv4(runner: ModelRunner, config: EngineConfig) -> Any:
         module.is_cuda = engine_module(_INDEXER).is_cuda = lambda: True  # type: ignore[attr-defined]
         if hasattr(module, "_is_cuda"):
             module._is_cuda = True
-    return module.DeepseekV4AttnBackend(runner)
 
 
 class Dsv4Session(CompressedSession, DecodeSession):
@@ -352,8 +368,8 @@ class Dsv4Session(CompressedSession, DecodeSession):
         self.inputs = input_names(config)
         self.fields = (
             *input_fields(config, 1),
-            fields.page_table(source=_TABLE),
-            fields.value("seq_lens_casual", repeats="token_lens", source=_TABLE),
+            fields.page_table(source=TABLE),
+            fields.value("seq_lens_casual", repeats="token_lens", source=TABLE),
         )
         model: Any = Stub(forward=self._look, shared_experts_config=None)
         if upgrades:

@@ -8,7 +8,7 @@ branches computes nothing.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,7 +23,6 @@ from fuzzgraph.targets.offline import fields
 from fuzzgraph.targets.sglang.backends.attention_backend import (
     AttentionBackend,
     open_backend,
-    refused_latent_row,
 )
 from fuzzgraph.targets.sglang.backends.recording import watched
 from fuzzgraph.targets.sglang.decode_session import refused_capture_sizes
@@ -94,7 +93,7 @@ class MultiStepDraftTarget(DraftTarget):
 
     def refused(self, config: EngineConfig) -> str | None:
         refused = super().refused(config) or refused_capture_sizes(config)
-        return refused or refused_latent_row(config) or self._backend.refuses(config)
+        return refused or self._backend.refused(config)
 
     def modules(self) -> tuple[str, ...]:
         return *super().modules(), self._backend.place()[0], "sglang.srt.layers.radix_attention"
@@ -113,8 +112,14 @@ class MultiStepDraftSession(DraftSession):
                 "must be 0"
             )
         super().__init__(config, graphs, DRAFT)
-        for step in range(len(self.backend.attn_backends)):
+        for step in range(len(self._attending)):
             self.fields += self.fields_of_step(f"step{step}", step)
+
+    @property
+    def _attending(self) -> Sequence[Any]:
+        """The backends of steps that attend; some classes hold one more (`sglang-dsv4-draft`)."""
+        held: Sequence[Any] = self.backend.attn_backends
+        return held[: self._config.spec_steps]
 
     def fields_of_step(self, name: str, step: int) -> tuple[Field, ...]:
         """What the kernels of one step read."""
@@ -161,7 +166,7 @@ class MultiStepDraftSession(DraftSession):
         """The same below the last offset."""
         used = {name: tensor.clone() for name, tensor in self._read_by(self._size).items()}
         branches = len(lens) * self._config.spec_topk
-        for step in range(len(self.backend.attn_backends)):
+        for step in range(len(self._attending)):
             bounds, listed = f"step{step}_kv_indptr", f"step{step}_kv_indices"
             used[bounds] = used[bounds][: branches + 1]
             used[listed] = used[listed][: used[bounds][-1]]

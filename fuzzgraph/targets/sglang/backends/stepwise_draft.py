@@ -82,7 +82,7 @@ def _at_step(field: Field, step: int, *, grow: bool) -> Field:
     lens = f"draft_lens:{step}"
     if field.axis == "page_table":
         return replace(field, repeats=lens)
-    repeats = {"seq_lens": lens, "new_lens": "one_each"}
+    repeats = {"seq_lens": lens, "token_lens": lens, "new_lens": "one_each"}
     field = replace(field, repeats=repeats.get(field.repeats, field.repeats))
     if grow and field.selects == "length" and field.repeats == lens:
         return replace(field, padding=PaddingRule("fill", field.padding.value + step + 1))
@@ -144,7 +144,7 @@ class StepwiseDraftSession(MultiStepDraftSession):
 
     def _metadata_tensors(self, size: int | None) -> dict[str, torch.Tensor]:
         found: dict[str, torch.Tensor] = {}
-        for step, backend in enumerate(self.backend.attn_backends):
+        for step, backend in enumerate(self._attending):
             for name, tensor in self.attends_on.read(self._held(backend, size)).items():
                 found[f"step{step}_{name}"] = tensor
         return found
@@ -153,7 +153,7 @@ class StepwiseDraftSession(MultiStepDraftSession):
         size = self._size
         held = self._metadata_tensors(None) if size is None else self._read[size]
         found: dict[str, torch.Tensor] = {}
-        for step in range(len(self.backend.attn_backends)):
+        for step in range(len(self._attending)):
             prefix = f"step{step}_"
             used = {
                 name.removeprefix(prefix): tensor.clone()

@@ -65,6 +65,28 @@ DSV4_EXCUSES: tuple[Excuse, ...] = (
     ),
 )
 
+_MADE_IN_GRAPH = (
+    "sglang deepseek_v4_backend.py DSV4AttnMetadata.copy_, assign_fields: what the graph itself"
+    " makes, at each replay, is not copied to where it lies; what a preparation has of it is held"
+)
+_CORE = "DeepseekV4AttnBackend.forward_metadata.core_attn_metadata"
+
+DSV4_DRAFT_EXTEND_EXCUSES: tuple[Excuse, ...] = (
+    *DSV4_EXCUSES,
+    Excuse(
+        f"{_CORE}.swa_out_cache_loc",
+        "address",
+        _MADE_IN_GRAPH,
+        "keys are stored by the graph's own slots and attended to; outputs are judged",
+    ),
+    Excuse(
+        f"{_CORE}.c?_flashmla_metadata.*",
+        "missing",
+        _MADE_IN_GRAPH,
+        "the graph's own call of FlashMLA fills its plan; outputs are judged",
+    ),
+)
+
 DSV4_PREFILL_EXCUSES: tuple[Excuse, ...] = (
     *DSV4_EXCUSES,
     *(
