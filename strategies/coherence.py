@@ -79,6 +79,8 @@ def coherent(fields: Fields, can: Capabilities, draws: Draws, pins: Pins = ()) -
     """Mend what two features, or their absence, make contradict each other."""
     if fields["kv_dtype"] == "nvfp4":
         _fp4_kv(fields, can)
+        if "num_kv_heads" not in dict(pins):
+            _fp4_heads(fields, can, draws)
     if fields["num_q_heads"] % fields["num_kv_heads"]:
         fields["num_kv_heads"] = 1
     if fields["attention"] == "mla":
@@ -218,6 +220,14 @@ def _fp4_kv(fields: Fields, can: Capabilities) -> None:
     fields["attention"] = "mha"
     for name in ("swa_window", "max_encoder_len", "virtual_pages"):
         fields[name] = DIMENSIONS[name].default
+
+
+def _fp4_heads(fields: Fields, can: Capabilities, draws: Draws) -> None:
+    """Several heads of KV in half of the configs in FP4: their scales are laid out by heads."""
+    one = fields["kv_dtype"] == "nvfp4" and fields["num_kv_heads"] == 1
+    if one and can.max_q_heads > 1 and draws.percent("num_kv_heads", 50):
+        drawn = fields["num_q_heads"]
+        fields["num_q_heads"], fields["num_kv_heads"] = max(2, drawn - drawn % 2), 2
 
 
 def _second_window(fields: Fields, draws: Draws) -> None:
