@@ -6,13 +6,14 @@ saved bytes and attributes, and their effects are undone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache, partial
 
 from fuzzgraph import reference
 from fuzzgraph.case import EngineConfig, captured_size
+from fuzzgraph.errors import TargetFailed
 from fuzzgraph.execution.ahead import Ahead
 from fuzzgraph.execution.attribution import Attribution, same
 from fuzzgraph.execution.failures import SessionFailed
@@ -193,6 +194,7 @@ class StepRunner:
         if not step.promised_outputs or not step.batch.raw_bs:
             return
         state = reference.expected(step.batch, step.config, step.promised_outputs)
+        _demand_truths(step, state.outputs)
         step.expected, step.value_bound = state.outputs, state.value_bound
         # Computed on demand: most steps agree with the truth well enough without it.
         step.yardstick = cache(
@@ -252,3 +254,18 @@ def _fits_ladder(batch: Batch, config: EngineConfig) -> bool:
     if batch.via == "eager" or not batch.largest_rank:
         return False
     return captured_size(config, batch.mode, batch.largest_rank) is not None
+
+
+def _demand_truths(step: StepRecord, truths: Collection[str]) -> None:
+    """Nothing would compare an output that has none.
+
+    Raises:
+        TargetFailed: the session promises such an output.
+    """
+    unknown = [name for name in step.promised_outputs if name not in truths]
+    if unknown:
+        raise TargetFailed(
+            f"promised_outputs({step.batch.mode!r}) names {', '.join(unknown)}, of which no truth "
+            f"is known; known are {', '.join(sorted(truths))}. Name one of them, or show the "
+            "output without a promise: then replays are compared with eager runs alone."
+        )

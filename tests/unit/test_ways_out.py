@@ -170,6 +170,14 @@ def test_outputs_that_are_said_to_be_judged_and_not_promised_are_refused(
         found(target.BlockTarget())
 
 
+def test_an_output_of_which_no_truth_is_known_may_not_be_promised() -> None:
+    target = import_module("block_target")
+    target.BlockSession.promised_outputs = lambda self, mode: ("attention", "logits_of_mine")
+    message = r"promised_outputs\('decode'\) names logits_of_mine, of which no truth is known"
+    with pytest.raises(TargetFailed, match=message):
+        found(target.BlockTarget())
+
+
 def test_an_engine_that_raises_at_its_end_is_told() -> None:
     target = engine_that(lambda: None, "nowhere")
     close = raising(SystemExit(0))
