@@ -29,7 +29,12 @@ from fuzzgraph.strategies.coherent_drafts import (
     whole_blocks,
 )
 from fuzzgraph.strategies.coherent_pooling import pooled_blocks
-from fuzzgraph.strategies.coherent_prompts import images, prefill_slots, prefix_chunks
+from fuzzgraph.strategies.coherent_prompts import (
+    image_encoder,
+    images,
+    prefill_slots,
+    prefix_chunks,
+)
 from fuzzgraph.strategies.coherent_ranks import (
     all_reduce,
     data_ranks,
@@ -172,6 +177,7 @@ def coherent(fields: Fields, can: Capabilities, draws: Draws, pins: Pins = ()) -
     prefill_slots(fields, can, draws)
     prefix_chunks(fields, can, pins, draws)
     images(fields, can, pins, draws)
+    image_encoder(fields, can)
     two_batches(fields, can, draws)
     if "trtllm_kernel" not in dict(pins):
         _trtllm_kernel(fields, can, draws)

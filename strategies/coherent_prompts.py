@@ -52,6 +52,11 @@ def prefix_chunks(fields: Fields, can: Capabilities, pins: Pins, draws: Draws) -
     fields["max_kv_chunk_capacity"] = max(fields["max_kv_chunk_capacity"], least)
 
 
+def image_encoder(fields: Fields, can: Capabilities) -> None:
+    """A target drives an encoder in all of its configs, or in none."""
+    fields["image_encoder"] = can.image_encoders and fields["modes"] == ("prefill",)
+
+
 def images(fields: Fields, can: Capabilities, pins: Pins, draws: Draws) -> None:
     """Images in a third of the configs, of one token, of a few, or of all but one."""
     context = fields["max_context_len"]

@@ -191,6 +191,13 @@ def _check_row(config: EngineConfig, mode: Mode, row: BatchRow, where: str) -> N
             "Shorten the request, or raise config.max_context_len.",
         )
     unit = past_unit(config, mode)
+    if config.image_encoder and row.seq_len != row.new_tokens:
+        refuse(
+            f"{where}.seq_len",
+            row.seq_len,
+            f"must be new_tokens={row.new_tokens}: an image has no past",
+            "Give both the patches of the image.",
+        )
     if (row.seq_len - row.new_tokens) % unit:
         refuse(
             f"{where}.seq_len",

@@ -615,6 +615,12 @@ class EngineConfig(Record, frozen=True, kw_only=True):
     )] = 0
     """Tokens of the image with which the prompts of requests with even names begin: they come as
     embeddings, and every token has multi-modal positions. 0: the model takes text alone."""
+    image_encoder: Annotated[bool, Dimension(
+        needs=Switch("image_encoders"), label="encoder of images", only_in=("prefill",),
+        group="features"
+    )] = False
+    """Whether rows are images, whose patches a model's vision encoder computes at once: none has a
+    past, and all patches of an image see each other."""
     state_ring_len: Annotated[int, Dimension(
         bounds=(0, 64), needs=Switch("state_rings"), label="ring of states", group="features",
         carried_by=("replayssm_write_pos",)

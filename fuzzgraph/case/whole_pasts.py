@@ -14,6 +14,8 @@ def past_unit(config: EngineConfig, mode: Mode) -> int:
     schedule_policy.py, `_select_prefill_admission`). Where a key stands for a group of tokens,
     prompts count on it (qwen_sparse_attn_backend.py, `_qsa_build_write_plan`).
     """
+    if config.image_encoder:
+        return config.max_context_len + 1  # an image has none
     return config.page_size if mode == "prefill" and config.index_group > 1 else 1
 
 

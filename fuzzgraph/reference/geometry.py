@@ -59,7 +59,7 @@ def queries_of(batch: Batch, config: EngineConfig) -> Queries:
     columns = np.arange(batch.seq_lens.max(initial=0))
     if batch.tree_parents is not None and config.spec_topk > 1:
         visible = _tree_visible(batch, columns, number, cached)
-    elif config.drafted_blocks == "whole":
+    elif config.drafted_blocks == "whole" or config.image_encoder:
         visible = columns < batch.seq_lens[batch.token_rows][:, None]
     else:
         visible = columns <= (cached + number)[:, None]  # causal, the query itself included

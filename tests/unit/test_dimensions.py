@@ -42,6 +42,7 @@ FOLLOWING = {"kv_pool_pages", "num_kv_heads", "v_head_dim", "spec_steps", "draft
     "adapted_embeddings",
     "experts_shared_outer_loras",
     "lora_use_virtual_experts",
+    "image_encoder",
     "image_len",
     "num_experts",
     "prefill_slots",

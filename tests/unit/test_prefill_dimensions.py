@@ -14,7 +14,8 @@ from fuzzgraph.case.images import image_tokens
 from fuzzgraph.case.prefix_parts import MOST_PARTS, merged_parts
 from fuzzgraph.errors import InvalidCase
 from fuzzgraph.layout import plan
-from fuzzgraph.strategies import CI
+from fuzzgraph.reference.geometry import queries_of
+from fuzzgraph.strategies import CI, cases, draw
 from fuzzgraph.strategies.coherent_prompts import prefix_chunks
 from fuzzgraph.strategies.configs import swarm_config
 from fuzzgraph.strategies.draws import Draws
@@ -43,6 +44,10 @@ def _case(config: EngineConfig, *steps: ReplayStep) -> Case:
         (
             {"image_len": 2, "modes": ("prefill", "decode"), "capture_bs": (1,)},
             "is of prompts, for a model with layers of one kind",
+        ),
+        (
+            {"image_encoder": True, "sliding_window": 2},
+            "needs modes=.'prefill'. and layers that see whole images alone; got .*sliding_window",
         ),
         (
             {"chunked_prefix_cache_threshold": 1},
@@ -76,6 +81,33 @@ def test_every_prompt_of_a_model_with_images_has_multi_modal_positions() -> None
     (image,) = plan(_case(msgspec.structs.replace(_FULL, image_len=2), step))
     assert text.mrope is None
     assert image.mrope is not None and len(image.mrope) == 3
+
+
+_IMAGES = EngineConfig(
+    modes=("prefill",), capture_bs=(), capture_tokens=(8,), max_context_len=8, image_encoder=True
+)
+
+
+def test_an_image_has_no_past() -> None:
+    with pytest.raises(InvalidCase, match="must be new_tokens=2: an image has no past"):
+        row = BatchRow(request=0, seq_len=3, new_tokens=2)
+        _case(_IMAGES, ReplayStep(mode="prefill", rows=(row,)))
+
+
+def test_all_patches_of_an_image_see_each_other_and_no_other_image() -> None:
+    rows = tuple(BatchRow(request=each, seq_len=2, new_tokens=2) for each in range(2))
+    (batch,) = plan(_case(_IMAGES, ReplayStep(mode="prefill", rows=rows)))
+    queries = queries_of(batch, _IMAGES)
+    assert queries.visible.all() and queries.rows.tolist() == [0, 0, 1, 1]
+
+
+def test_drawn_images_have_no_past() -> None:
+    can = Capabilities(modes=("prefill",), image_encoders=True, max_batch=4)
+    drawn: list[Case] = []
+    draw(cases(can, CI), 0, 20, drawn.append)
+    rows = [row for case in drawn for step in case.steps for row in step.rows]
+    assert rows and all(row.seq_len == row.new_tokens for row in rows)
+    assert {case.config.image_encoder for case in drawn} == {True}
 
 
 def test_drawn_slots_hold_every_captured_token() -> None:

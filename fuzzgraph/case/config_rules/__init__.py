@@ -95,6 +95,7 @@ _RULES: tuple[Callable[[EngineConfig], None], ...] = (
     experts.check_experts,
     adapters.check_adapters,
     prompts.check_prefill,
+    prompts.check_image_encoder,
     prompts.check_prefix_chunks,
 )
 """In the order in which a config is held against them; the first one that it breaks is told."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from fuzzgraph.case.config_rules.beside import set_among
+from fuzzgraph.case.config_rules.beside import also, set_among
 from fuzzgraph.case.config_rules.refusal import refuse
-from fuzzgraph.case.model import EngineConfig
+from fuzzgraph.case.model import BOUNDS_OF_KEYS, EngineConfig
 from fuzzgraph.case.prefix_parts import expands_past
 
 
@@ -32,6 +32,21 @@ def check_prefill(config: EngineConfig) -> None:
             slots,
             f"must be at most req_pool_size={config.req_pool_size}",
             "Lower it, or raise req_pool_size.",
+        )
+
+
+def check_image_encoder(config: EngineConfig) -> None:
+    """Images are of one kind of layer, which keeps nothing of them."""
+    beside = ("image_len", "swa_window", "max_loras", "recurrent_state", "num_experts", "dp_size")
+    others = set_among(config, dict.fromkeys((*beside, *BOUNDS_OF_KEYS)))
+    alone = config.modes == ("prefill",) and config.attention == "mha" and not others
+    if config.image_encoder and not alone:
+        refuse(
+            "config.image_encoder",
+            True,
+            "needs modes=['prefill'] and layers that see whole images alone; got "
+            f"{list(config.modes)}, attention={config.attention!r}" + also(config, others),
+            "Change them, or drop it.",
         )
 
 

@@ -193,6 +193,7 @@ TARGETS = (
          releases="0.5.22 on"),
     _row("qsa-prefill", "runners.qsa_prefill", "QsaPrefillTarget", releases="0.5.22 on"),
     _row("qsa-verify", "backends.qsa", "target", mode="target_verify", releases="0.5.20 on"),
+    _row("vit", "runners.vit", "VisionTarget", releases="0.5.12 on"),
     _row("short-conv", "backends.short_conv", "ShortConvTarget", mode="decode",
          releases="0.5.11 on"),
     _row("short-conv-prefill", "runners.eager_prefill", "ShortConvPrefillTarget",
