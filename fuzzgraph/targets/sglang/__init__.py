@@ -54,7 +54,7 @@ TARGETS = (
     _row("dsv4", "backends.dsv4", "Dsv4Target", mode="decode", releases="0.5.12 on"),
     _row("dsv4-verify", "backends.dsv4", "Dsv4Target", mode="target_verify",
          releases="0.5.12 on"),
-    _row("dsv4-draft", "backends.dsv4_draft", "Dsv4DraftTarget", releases="0.5.12 on"),
+    _row("dsv4-draft", "backends.dsv4_draft", "Dsv4DraftTarget", releases="0.5.13 on"),
     _row("dsv4-draft-extend", "backends.dsv4_draft", "Dsv4DraftExtendTarget",
          releases="0.5.16 on"),
     _row("dsv4-prefill", "runners.dsv4_prefill", "Dsv4PrefillTarget", releases="0.5.13 on"),
