@@ -4,8 +4,8 @@ The engine's `ViTCudaGraphRunner` captures the layers of Qwen-VL's encoders when
 first come, and replays for each later batch that it takes for one of that layout; nothing is
 padded. What it hands out goes to the engine's cache of embeddings, which gives it out again when an
 image returns. Real are the runner, the attention with its Triton kernel, and the cache. Here a
-server has seen one image of each captured count of patches, and two that share it; a batch of a
-layout that it has not seen takes no graph.
+server has seen each captured count of patches as the fewest images that may have so many, and as
+one more; a batch of a layout that it has not seen takes no graph.
 """
 
 from __future__ import annotations
@@ -106,6 +106,9 @@ class VisionSession(GraphSession):
         self._cache = engine_module(_CACHE).MultiModalStaticCache(_CACHE_BYTES)
         self._key: Hashable = None
         self._given: dict[str, Any] = {}
+        """What the runner is given of a batch, and an encoder without a graph as well."""
+        self._asked: dict[str, Any] = {}
+        """What it is given beside that, to find a graph by."""
         self._features = torch.empty(0)
 
     @property
