@@ -177,7 +177,6 @@ def coherent(fields: Fields, can: Capabilities, draws: Draws, pins: Pins = ()) -
     prefill_slots(fields, can, draws)
     prefix_chunks(fields, can, pins, draws)
     images(fields, can, pins, draws)
-    image_encoder(fields, can)
     two_batches(fields, can, draws)
     if "trtllm_kernel" not in dict(pins):
         _trtllm_kernel(fields, can, draws)
@@ -210,6 +209,7 @@ def coherent(fields: Fields, can: Capabilities, draws: Draws, pins: Pins = ()) -
         pool = fields["req_pool_size"]
         within = tuple(size for size in fields["capture_bs"] if size <= pool)
         fields["capture_bs"] = within or (pool,)
+    image_encoder(fields, can)
     config = EngineConfig(**{**fields, "kv_pool_pages": 1})
     fields["kv_pool_pages"] = fields["req_pool_size"] * pages_per_request(config) + 2
     return EngineConfig(**fields)

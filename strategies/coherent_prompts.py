@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import DIMENSIONS
+from fuzzgraph.case.config_rules.beside import set_among
+from fuzzgraph.case.config_rules.prompts import NOT_OF_ENCODERS
 from fuzzgraph.case.prefix_parts import expands_past
 from fuzzgraph.strategies.config_features import Fields, Pins
 from fuzzgraph.strategies.draws import Draws
@@ -53,8 +55,10 @@ def prefix_chunks(fields: Fields, can: Capabilities, pins: Pins, draws: Draws) -
 
 
 def image_encoder(fields: Fields, can: Capabilities) -> None:
-    """A target drives an encoder in all of its configs, or in none."""
-    fields["image_encoder"] = can.image_encoders and fields["modes"] == ("prefill",)
+    """An encoder wherever nothing else is drawn that none has; called last."""
+    alone = fields["modes"] == ("prefill",) and fields["attention"] == "mha"
+    others = set_among(fields, NOT_OF_ENCODERS)
+    fields["image_encoder"] = can.image_encoders and alone and not others
 
 
 def images(fields: Fields, can: Capabilities, pins: Pins, draws: Draws) -> None:

@@ -35,10 +35,15 @@ def check_prefill(config: EngineConfig) -> None:
         )
 
 
+NOT_OF_ENCODERS = (
+    "image_len", "max_loras", "recurrent_state", "num_experts", "dp_size", *BOUNDS_OF_KEYS,
+)  # fmt: skip
+"""What no encoder of images has beside it."""
+
+
 def check_image_encoder(config: EngineConfig) -> None:
     """Images are of one kind of layer, which keeps nothing of them."""
-    beside = ("image_len", "swa_window", "max_loras", "recurrent_state", "num_experts", "dp_size")
-    others = set_among(config, dict.fromkeys((*beside, *BOUNDS_OF_KEYS)))
+    others = set_among(config, NOT_OF_ENCODERS)
     alone = config.modes == ("prefill",) and config.attention == "mha" and not others
     if config.image_encoder and not alone:
         refuse(

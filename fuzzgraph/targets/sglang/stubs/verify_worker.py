@@ -130,7 +130,7 @@ class VerifyWorker(BlockWorker):
             in_graph: whether it ran in a graph.
 
         Raises:
-            EngineError: one of the worker's kernels has failed.
+            EngineError: one of the worker's kernels has failed, or no lengths were published.
         """
         planned = Stub(
             can_run_graph=lambda batch: True,
@@ -142,6 +142,8 @@ class VerifyWorker(BlockWorker):
         published: list[torch.Tensor] = []
         result = self._step(batch, lambda lens, **_: published.append(lens))
         self._demand_kernels()
+        if not published:
+            raise EngineError("the worker published no lengths, which the scheduler goes on with")
         return result, published[-1]
 
     def _numbers(self, batch: Batch) -> contextlib.AbstractContextManager[None]:
