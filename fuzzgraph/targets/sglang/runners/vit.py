@@ -86,13 +86,13 @@ class VisionTarget(SglangTarget):
 
 
 class VisionSession(GraphSession):
-    """One runner with the graphs of layouts that have come, and the cache of embeddings."""
+    """One runner with the graphs of layouts that have come."""
 
     def __init__(self, config: EngineConfig, graphs: GraphEngine) -> None:
         super().__init__()
         self._config = config
         self.fields = (fields.offsets("cu_seqlens", repeats="new_lens", source=_LAYOUT),)
-        self._graphs = CudaGraphs(graphs, "vit")
+        self._of_device = {**CudaGraphs(graphs, "vit").names(), "synchronize": lambda: None}
         self._configuration = Configuration(
             config,
             graphs.device,
@@ -103,12 +103,13 @@ class VisionSession(GraphSession):
         self._tower = VisionTower(config, graphs.device)
         with self._engine_runs():
             self.runner = engine_module(_MODULE).ViTCudaGraphRunner(self._tower)
-        self._cache = engine_module(_CACHE).MultiModalStaticCache(_CACHE_BYTES)
         self._key: Hashable = None
         self._given: dict[str, Any] = {}
         """What the runner is given of a batch, and an encoder without a graph as well."""
         self._asked: dict[str, Any] = {}
         """What it is given beside that, to find a graph by."""
+        self._lens: Sequence[int] = ()
+        """Patches of each image."""
         self._features = torch.empty(0)
 
     @property
@@ -117,8 +118,8 @@ class VisionSession(GraphSession):
 
     @contextlib.contextmanager
     def _engine_runs(self, environment: Mapping[str, str] = _WITH_GRAPHS) -> Iterator[None]:
-        names = {**self._graphs.names(), "synchronize": lambda: None}
-        with in_environment(environment, cuda_server()), replaced_names([torch.cuda], names):
+        device = replaced_names([torch.cuda], self._of_device)
+        with in_environment(environment, cuda_server()), device:
             self._configuration.use()
             yield
 
@@ -138,6 +139,7 @@ class VisionSession(GraphSession):
         """What the model hands its runner of a batch of images."""
         tower, at = self._tower, torch.from_numpy(places).to(self._tower.device)
         ends = np.cumsum([0, *lens], dtype=np.int32)
+        self._lens = lens
         cosines, sines = (table.index_select(0, at) for table in tower.tables)
         self._given = {
             "x": tower.embed.index_select(0, ids.to(tower.device)),
@@ -214,13 +216,13 @@ class VisionSession(GraphSession):
         if self.ran_eagerly:
             return {}
         module: Any = engine_module(_CACHE)
-        lens = np.diff(self._given["cu_seqlens"].cpu().numpy()).tolist()
+        # One for each step: what an earlier one copied would stay to the end of the session.
+        cache = module.MultiModalStaticCache(_CACHE_BYTES)
         whole = with_own_storage(self._features)
         kept: dict[str, torch.Tensor] = {}
-        for image, part in enumerate(torch.split(whole, lens, dim=0)):
-            name = len(self._cache.mm_cache)
-            self._cache.set(name, module.EmbeddingResult(embedding=part))
-            held = self._cache.get_single(name).embedding
+        for image, part in enumerate(torch.split(whole, list(self._lens), dim=0)):
+            cache.set(image, module.EmbeddingResult(embedding=part))
+            held = cache.get_single(image).embedding
             if held.data_ptr() == part.data_ptr():
                 kept[f"embedding_cache[{image}]"] = held
         return kept
