@@ -12,10 +12,9 @@ from fuzzgraph.targets.sglang.backends.dsv4 import BACKEND
 from fuzzgraph.targets.sglang.release import engine_module
 from tests.targets.sglang.changed_lines import (
     change_line,
-    change_line_elsewhere,
     replace_while_running,
 )
-from tests.targets.sglang.planted import with_changed_sessions
+from tests.targets.sglang.planted import with_a_line_changed, with_changed_sessions
 
 _SINGLE = f"{BACKEND}:DeepseekV4AttnBackend"
 
@@ -33,23 +32,18 @@ def slots_laid_out() -> Any:
     return with_changed_sessions(open_target("sglang-dsv4-draft"), change)
 
 
-def _changed(target: str, change: Callable[[Any], None]) -> Callable[[], Any]:
-    return lambda: with_changed_sessions(open_target(target), change)
-
-
 def _step(name: str, line: str, other: str) -> Callable[[], Any]:
     """One line of the backend of each step of a draft."""
-    return _changed(
-        "sglang-dsv4-draft",
-        lambda session: change_line_elsewhere(session, _SINGLE, name, line, other),
-    )
+    return with_a_line_changed(lambda: open_target("sglang-dsv4-draft"), _SINGLE, name, line, other)
 
 
 def _extend(name: str, line: str, other: str) -> Callable[[], Any]:
     """One line of the backend of a draft-extend."""
-    return _changed(
-        "sglang-dsv4-draft-extend", lambda session: change_line(session.backend, name, line, other)
-    )
+
+    def change(session: Any) -> None:
+        change_line(session.backend, name, line, other)
+
+    return lambda: with_changed_sessions(open_target("sglang-dsv4-draft-extend"), change)
 
 
 one_key_less = _step(
