@@ -101,14 +101,14 @@ DSV4_PREFILL_EXCUSES: tuple[Excuse, ...] = (
         "no size; a layer of groups of 128 tokens has no indexer",
     ),
     Excuse(
-        "DeepseekV4AttnBackend.forward_metadata.core_attn_metadata.c4_sparse_raw_indices",
+        f"{_CORE}.c4_sparse_raw_indices",
         "live",
         "sglang deepseek_v4_backend.py init_flashmla_related: allocated and left as it is, for a"
         " layer's indexer to fill; layers of other groups have none",
         "the layer under test that has one is judged by what it selects",
     ),
     Excuse(
-        "DeepseekV4AttnBackend.forward_metadata.core_attn_metadata.swa_out_cache_loc",
+        f"{_CORE}.swa_out_cache_loc",
         "missing",
         "sglang deepseek_v4_backend.py get_swa_out_cache_loc: a graph whose metadata have no slots"
         " of the window, as up to 0.5.22, translates them where it stores keys",
@@ -157,7 +157,7 @@ DSV41_EXCUSES: tuple[Excuse, ...] = (
     ),
     *(
         Excuse(
-            f"DeepseekV4AttnBackend.forward_metadata.core_attn_metadata.c{ratio}_sparse_page_indices",
+            f"{_CORE}.c{ratio}_sparse_page_indices",
             "live",
             _VARIANT_GRAPHS,
             "such a graph fills the indices of both ratios before any layer runs; what a layer"
