@@ -20,7 +20,7 @@ from triton.runtime.interpreter import TensorHandle, _convert_float
 
 from fuzzgraph.lanes.access_log import Added
 from fuzzgraph.lanes.blocks import LaneBlockPointer, LaneDescriptor
-from fuzzgraph.lanes.checked import CheckedBuilder, as_mask
+from fuzzgraph.lanes.checked import CheckedBuilder, as_mask, zero_where_off
 from fuzzgraph.lanes.compat import DESCRIPTOR_HINTS, as_one_bit
 from fuzzgraph.lanes.divergence import NotVectorizable, TooWide
 from fuzzgraph.lanes.handles import Handle, LateHandle, tag_of
@@ -236,7 +236,7 @@ class LaneBuilder(CheckedBuilder):
 
         def run(on: Array) -> Array:
             found: Array = interpreter.atomic_rmw(operation, places, values, on, way)
-            return found
+            return zero_where_off(found, on)
 
         def again(at: Array, content: Array, places: Array, amounts: Array) -> None:
             memory.bounds.put(at, content, np.ones(at.shape, np.bool_))

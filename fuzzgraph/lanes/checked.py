@@ -196,7 +196,9 @@ class CheckedBuilder(InterpreterBuilder):  # type: ignore[misc]
         if mask.data.shape != ptr.data.shape:
             return super().create_atomic_rmw(rmwOp, ptr, val, mask, sem, scope)
         on = self._check_atomic(ptr, mask, val.data.dtype.itemsize)
-        return super().create_atomic_rmw(rmwOp, ptr, val, Handle(on, tl.int1), sem, scope)
+        old = super().create_atomic_rmw(rmwOp, ptr, val, Handle(on, tl.int1), sem, scope)
+        zero_where_off(old.data, on)
+        return old
 
     def _check_atomic(self, ptr: Any, mask: Any, size: int) -> Array:
         """Where an atomic may be carried out: bool, of the pointers' shape."""
@@ -217,6 +219,16 @@ class CheckedBuilder(InterpreterBuilder):  # type: ignore[misc]
 def _tagged(made: Any, source: Any) -> Any:
     tag = tag_of(source)
     return made if tag is None else Handle(made.data, made.dtype, tag)
+
+
+def zero_where_off(old: Array, on: Array) -> Array:
+    """What an atomic returned, 0 where it was not carried out.
+
+    There Triton's own code leaves the bytes that the allocator gave, another value in each run. On
+    a device they are undefined, too.
+    """
+    np.copyto(old, 0, where=~on)
+    return old
 
 
 def as_mask(mask: Any) -> Array:

@@ -29,6 +29,10 @@ class NotVectorizable(BaseException):
     """The lanes cannot run this with the same bytes: the stock interpreter has to."""
 
 
+class Misordered(BaseException):
+    """A program saw what a later one had left, or the other way round: run one after the other."""
+
+
 class Waiting(BaseException):
     """Lanes wait for what programs of another group leave: those have to run first."""
 

@@ -1,6 +1,7 @@
 """Runs one launch over lanes: groups of programs at once, split where their control flow diverges.
 
-The stock interpreter runs programs one after the other. A launch for which the lanes may give other
+The stock interpreter runs programs one after the other. A launch in which their order mattered is
+undone and run again with a single program in each group. One for which the lanes may give other
 bytes is undone and left to the stock interpreter.
 """
 
@@ -26,6 +27,7 @@ from fuzzgraph.lanes.divergence import (
     Deadlock,
     Divergence,
     LoadsNotLogged,
+    Misordered,
     NotVectorizable,
     TooWide,
     Waiting,
@@ -74,13 +76,19 @@ def run_launch(executor: Any, arguments: Arguments, report: LaneReport) -> None:
             language.needed()
         arguments.convert()
         report.programs += grid[0] * grid[1] * grid[2]
-        # Each round learns that one more buffer needs its loads logged, so the loop ends.
+        in_order = False
+        # Each round learns that one more buffer needs its loads logged, or that the programs have
+        # to keep their order, so the loop ends.
         while True:
-            launch = _Launch(executor.fn, grid, arguments, language, report)
+            launch = _Launch(executor.fn, grid, arguments, language, report, in_order=in_order)
             try:
                 launch.run()
             except LoadsNotLogged:
                 launch.undo()
+                continue
+            except Misordered:
+                launch.undo()
+                in_order = True
                 continue
             except NotVectorizable as error:
                 launch.undo()
@@ -119,7 +127,11 @@ def _grid(executor: Any, arguments: Arguments) -> Grid:
 
 
 class _Launch:
-    """One attempt to run a launch over lanes."""
+    """One attempt to run a launch over lanes.
+
+    Args:
+        in_order: run each program on its own, after those before it.
+    """
 
     def __init__(
         self,
@@ -128,6 +140,8 @@ class _Launch:
         arguments: Arguments,
         language: LaneLanguage,
         report: LaneReport,
+        *,
+        in_order: bool,
     ) -> None:
         self._kernel = kernel
         self._grid = grid
@@ -135,7 +149,10 @@ class _Launch:
         self._report = report
         self._number = grid[0] * grid[1] * grid[2]
         self._memory = arguments.memory(kernel.__name__, grid, report)
-        self._memory.alone = self._number == 1  # a single program has no other to race with
+        self._in_order = in_order
+        # A single program has no other to race with, and races were reported before the order was
+        # asked for.
+        self._memory.alone = in_order or self._number == 1
         self._language = language
         self._builder = builder = lane_builder()
         builder.set_grid_dim(*grid)
@@ -150,7 +167,7 @@ class _Launch:
 
     def run(self) -> None:
         """Run all programs, then check whether their order mattered."""
-        width = min(self._number, _WIDTHS.get(self._width_key, MOST_LANES))
+        width = 1 if self._in_order else min(self._number, _WIDTHS.get(self._width_key, MOST_LANES))
         groups = [
             np.arange(start, min(start + width, self._number), dtype=np.int32)
             for start in range(0, self._number, max(width, 1))
@@ -244,7 +261,7 @@ class _Launch:
             # Programs that wait for later ones have an order of their own: in that of the stock
             # interpreter they would wait for ever.
             if verdict.misordered and not any(event.polls for event in events):
-                raise NotVectorizable("programs race")
+                raise Misordered
             for sums in verdict.late_sums:
                 sums.add_up()
         for access in self._memory.found:

@@ -116,6 +116,14 @@ def add_one(out):
 
 
 @triton.jit
+def counted_before(counts, out, count, BLOCK: tl.constexpr, ALONE: tl.constexpr):
+    lane = tl.arange(0, BLOCK)
+    if ALONE:
+        tl.device_print("lanes do not print", count)
+    tl.store(out + lane, tl.atomic_add(counts + lane, 1, mask=lane < count))
+
+
+@triton.jit
 def mark(out, count, BLOCK: tl.constexpr):
     places = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(out + places, 1, mask=places < count)
