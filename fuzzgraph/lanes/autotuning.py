@@ -1,6 +1,8 @@
-"""Autotuned kernels in the interpreter: the first config that pruning leaves and that compiles.
+"""Autotuned kernels in the interpreter: the smallest config that pruning leaves and that compiles.
 
 To time configs means nothing there, and where no GPU is, Triton finds no driver to time them with.
+On a device any of them may be chosen, and an interpreter computes all of a block, also what a mask
+leaves out: small blocks take least time, and reach the rounds of a loop behind its first.
 A config for which an assertion of the kernel's does not hold is passed over, as the tuner passes
 over what fails to compile. Only assertions in the body of a kernel itself, in no branch, count.
 """
@@ -12,15 +14,14 @@ import inspect
 import textwrap
 from collections.abc import Mapping
 from functools import lru_cache
+from math import prod
 from types import CodeType
 from typing import Any
 
-_ALIKE = (0.0, 0.0, 0.0)
-_FAILS = (float("inf"),) * 3
-"""Quantiles of the time that a config takes: the first of the least is chosen."""
+_FAILS = float("inf")
 
 
-class FirstConfig:
+class SmallestConfig:
     """While it is set, autotuners of interpreted kernels run none of their configs to time it."""
 
     def __init__(self) -> None:
@@ -39,7 +40,8 @@ class FirstConfig:
                 return before(tuner, *args, **kwargs)
             config, meta = kwargs["config"], {**tuner.nargs, **kwargs}
             compiles = _assertions_hold(function, {**meta, **config.all_kwargs()})
-            return _ALIKE if compiles else _FAILS
+            # Quantiles of a time: the first config of those with the least is chosen.
+            return (_size(config) if compiles else _FAILS,) * 3
 
         self._class = Autotuner
         Autotuner._bench = bench
@@ -59,6 +61,11 @@ def _interpreted(kernel: Any) -> Any:
     while not isinstance(kernel, InterpretedFunction) and hasattr(kernel, "fn"):
         kernel = kernel.fn
     return kernel.fn if isinstance(kernel, InterpretedFunction) else None
+
+
+def _size(config: Any) -> float:
+    """Elements of a block with all the sizes that a config names."""
+    return float(prod(value for value in config.kwargs.values() if type(value) is int and value))
 
 
 def _assertions_hold(function: Any, arguments: Mapping[str, Any]) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fuzzgraph.lanes.autotuning import FirstConfig
+from fuzzgraph.lanes.autotuning import SmallestConfig
 
 Launch = Callable[..., Any]
 """The interpreter's own call: takes the executor, then the kernel's arguments."""
@@ -38,7 +38,7 @@ class ExecutorHook:
     def __init__(self) -> None:
         self._class: Any = None
         self._before: Launch | None = None
-        self._first_config = FirstConfig()
+        self._smallest_config = SmallestConfig()
 
     def set(self, launch: Launch) -> None:
         """Let `launch` run every interpreted launch from now on; imports Triton's interpreter."""
@@ -52,12 +52,12 @@ class ExecutorHook:
         _STOCK.append(stock)
         self._class, self._before = GridExecutor, GridExecutor.__call__
         GridExecutor.__call__ = call
-        self._first_config.set()
+        self._smallest_config.set()
 
     def remove(self) -> None:
         """Put the method back as it was before; does nothing if the hook is not set."""
         if self._class is not None:
-            self._first_config.remove()
+            self._smallest_config.remove()
             self._class.__call__ = self._before
             self._class = self._before = None
             _STOCK.pop()

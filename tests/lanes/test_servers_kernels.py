@@ -21,7 +21,7 @@ def test_a_launch_that_waits_for_the_one_before_runs() -> None:
     assert (report.launches, dict(report.fallbacks)) == (1, {})
 
 
-def test_an_autotuned_kernel_takes_its_first_config() -> None:
+def test_an_autotuned_kernel_takes_its_smallest_config() -> None:
     x, out = torch.arange(4.0), torch.zeros(4)
     with lanes() as report:
         servers.tuned[(4,)](x, out, 4)

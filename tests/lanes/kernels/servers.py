@@ -45,7 +45,7 @@ def ordered(x, out, launch_pdl: tl.constexpr):
         tl.extra.cuda.gdc_launch_dependents()
 
 
-@triton.autotune([triton.Config({"BY": 2}), triton.Config({"BY": 3})], key=["count"])
+@triton.autotune([triton.Config({"BY": 3}), triton.Config({"BY": 2})], key=["count"])
 @triton.jit
 def tuned(x, out, count, BY: tl.constexpr):
     row = tl.program_id(0)
