@@ -78,6 +78,9 @@ _FP4_HEADS = 64
 
 _BESIDE_FP4 = "flashinfer"
 """What has the prefills of servers whose decodes read FP4 by XQA."""
+_ODD_LATENT_ROWS = ((12, 8), (14, 10))
+"""Columns of a row and of its value. Some kernels of Triton demand parts that are powers of two, as
+a server's are, others a row and a value that round up to the same one."""
 
 
 def coherent(fields: Fields, can: Capabilities, draws: Draws, pins: Pins = ()) -> EngineConfig:
@@ -93,6 +96,8 @@ def coherent(fields: Fields, can: Capabilities, draws: Draws, pins: Pins = ()) -
         drawn, heads = fields["num_q_heads"], can.latent_heads
         if drawn not in heads:
             fields["num_q_heads"] = draws.pick("num_q_heads", heads) or drawn
+        if not {"head_dim", "v_head_dim"} & dict(pins).keys():
+            _odd_latent_row(fields, can, draws)
         widest = max(1, fields["head_dim"] - can.min_rope_dim)
         fields["v_head_dim"] = min(fields["v_head_dim"], widest)
     if can.query_heads_each:
@@ -384,6 +389,16 @@ def _platform(fields: Fields, can: Capabilities, draws: Draws) -> None:
     fields["platform"] = can.platforms[0]
     if fields["backend_beside"] == "none" and draws.percent("platform", 33):
         fields["platform"] = can.platforms[-1]
+
+
+def _odd_latent_row(fields: Fields, can: Capabilities, draws: Draws) -> None:
+    """A row whose width is no power of two, as that of a server's 576 columns is none: only there
+    a block of a kernel, which is one, goes beyond the row."""
+    usual = fields["head_dim"] == DIMENSIONS["head_dim"].default
+    if usual and can.min_rope_dim and not can.built_heads and draws.percent("latent_row", 30):
+        row, value = draws.pick("latent_row", _ODD_LATENT_ROWS)
+        if row <= can.max_head_dim and can.min_rope_dim <= row - value:
+            fields["head_dim"], fields["v_head_dim"] = row, value
 
 
 def _built_head_dims(fields: Fields, can: Capabilities) -> None:
