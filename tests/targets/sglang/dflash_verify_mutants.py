@@ -180,3 +180,10 @@ def lengths_go_on_from_the_window() -> _Changed:
     line = "prefix_lens=prefix_lens,\n        bs=bs,\n        target_predict"
     other = "prefix_lens=draft_seq_lens,\n        bs=bs,\n        target_predict"
     return _Changed("forward_batch_generation", line, other)
+
+
+def tables_end_before_the_block() -> _Changed:
+    """Tables of physical pages have those of the past alone."""
+    line = "write_virtual=verify_out_cache_loc,\n        read_extent=block_size,"
+    other = "write_virtual=verify_out_cache_loc,\n        read_extent=0,"
+    return _Changed("forward_batch_generation", line, other)

@@ -84,6 +84,49 @@ def test_a_planted_bug_beside_a_window_of_drafts_is_found(
 
 @pytest.mark.sglang
 @pytest.mark.slow
+@pytest.mark.parametrize("backend", ["fa3", "triton", "trtllm-mha"])
+@pytest.mark.parametrize("algorithm", ["dflash", "dspark"])
+@pytest.mark.parametrize("version", ["0.5.16", "0.5.20", NEWEST])
+def test_blocks_are_verified_by_layers_of_two_kinds(
+    workers: Workers, version: str, algorithm: str, backend: str
+) -> None:
+    target = f"sglang-{algorithm}-verify-{backend}"
+    of = case(*VERIFIES, blocks="none", page_size=least_page(target), swa_window=7)
+    assert found(workers, version, of, target) == set()
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["fa3", "triton", "trtllm-mha"])
+@pytest.mark.parametrize("algorithm", ["dflash", "dspark"])
+@pytest.mark.parametrize("version", ["0.5.22", NEWEST])
+def test_blocks_are_verified_on_pages_with_virtual_numbers(
+    workers: Workers, version: str, algorithm: str, backend: str
+) -> None:
+    target = f"sglang-{algorithm}-verify-{backend}"
+    of = case(*VERIFIES, blocks="none", page_size=16, swa_window=7, virtual_pages=True)
+    assert found(workers, version, of, target) == set()
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+def test_a_planted_bug_of_virtual_pages_is_found(workers: Workers) -> None:
+    of = case(*VERIFIES, blocks="none", swa_window=7, virtual_pages=True)
+    shown = found(workers, NEWEST, of, f"{MUTANTS}:tables_end_before_the_block")
+    assert ("metadata", "page_table") in shown
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+def test_flashinfers_window_leaves_no_key_of_a_block_out(workers: Workers) -> None:
+    """As of other drafts (reports/findings/sglang-verify-window.md)."""
+    of = case(*VERIFIES, blocks="none", swa_window=7)
+    shown = found(workers, NEWEST, of, "sglang-dflash-verify-flashinfer")
+    assert ("computes", "swa_attention") in shown
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
 def test_a_release_without_such_a_worker_is_refused_in_one_line(workers: Workers) -> None:
     with pytest.raises(FuzzGraphError, match=r"0\.5\.13 has other parts of a worker"):
         workers.findings("0.5.13", case(*VERIFIES, blocks="none"), "sglang-dflash-verify-fa3")

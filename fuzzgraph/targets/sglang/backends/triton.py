@@ -189,6 +189,7 @@ TRITON = AttentionBackend(
     stubs=((TRITON_BACKEND, "get_device_core_count", lambda *_: CORES),),
     stood_in_for=("the number of cores",),
     windows=True,
+    unified=True,
     more=_SMALL,
 )
 """As runners of drafts have it; decodes and verifies read its buffers by themselves."""

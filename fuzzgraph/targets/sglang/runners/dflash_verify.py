@@ -111,8 +111,6 @@ class BlockVerifyTarget(BackendTarget):
             samplings=("greedy", "target"),
             drafted_windows=True,
             cpu_seq_lens=True,
-            swa_window=False,
-            virtual_pages=False,
             capture_beyond_pool=False,
         )
 

@@ -79,11 +79,10 @@ class VerifyWorker(BlockWorker):
 
     def _attention(self) -> Any:
         """The layer of the draft model, as the worker makes keys and values with it."""
-        shape = (-1, self._config.num_q_heads, self._config.v_head_dim)
         heads = context_heads(self._config)
 
         def rows(hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            made = context_rows(hidden.view(shape))
+            made = context_rows(_of_first_layer(hidden, self._config))
             return made, made.clone()
 
         return Stub(
@@ -184,6 +183,12 @@ def drafted(hidden: torch.Tensor | None, in_graph: bool) -> Any:
         in_graph: whether it replayed a graph.
     """
     return Stub(logits_output=Stub(hidden_states=hidden), can_run_graph=in_graph)
+
+
+def _of_first_layer(hidden: torch.Tensor, config: EngineConfig) -> torch.Tensor:
+    """[tokens, Hq, Dv] of hidden states that have all layers of the target model side by side."""
+    heads, columns = config.num_q_heads, config.v_head_dim
+    return hidden[:, : heads * columns].view(-1, heads, columns)
 
 
 def _context_pool(runner: ModelRunner, config: EngineConfig) -> Any:
