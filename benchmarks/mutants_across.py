@@ -10,8 +10,9 @@ Learn what each target executes, with the same seed and seconds, then give the f
     fuzzgraph mutants --target T --release R --sample 0 --seed 21 --seconds 4s --out FOLDER/T
     python benchmarks/mutants_across.py FOLDER --sample 200 --each 6 --judged JUDGED --write PAGE
 
-An interrupted measurement goes on where the same command is given again. Survivors are judged by
-hand in the file JUDGED, as those of `fuzzgraph mutants` are (docs/mutants.md).
+An interrupted measurement goes on where the same command is given again. `--seed` draws another
+sample of the lines that have been learned: copy the folder without its results first. Survivors
+are judged by hand in the file JUDGED, as those of `fuzzgraph mutants` are (docs/mutants.md).
 """
 
 from __future__ import annotations
@@ -180,18 +181,38 @@ def merged(places: list[Place], logs: Logs) -> Log:
     return whole
 
 
-def page(places: list[Place], logs: Logs, judged: Path | None) -> str:
+def page(places: list[Place], logs: Logs, judged: Path | None, drawn_by: int) -> str:
     """The figures, the missing dimensions and the survivors; survivors get an entry in `judged`."""
     known = judgements.read(judged) if judged else {}
     of = score(merged(places, logs), known)
     if judged:
         judgements.add_places(judged, [one.result.mutant for one in of.survivors], known)
     outcomes = [_in_all(place, logs) for place in places]
-    later = sum(outcome == "found" and number > 1 for outcome, number in outcomes)
-    return "\n".join(_lines(of, len(logs), later, {one.mutant.id: one for one in places})) + "\n"
+    tried = [number for outcome, number in outcomes if outcome == "found"]
+    said = _said(of, len(logs), drawn_by, tried, _soon(places, logs))
+    return "\n".join(_lines(of, said, {one.mutant.id: one for one in places})) + "\n"
 
 
-def _lines(of: Score, targets: int, later: int, places: Mapping[str, Place]) -> list[str]:
+def _soon(places: list[Place], logs: Logs) -> int:
+    """How many mutants are found in half of their time."""
+    half = _sought(next(iter(logs.values()))).seconds / 2
+    found = [one for one in merged(places, logs).results.values() if one.outcome == "found"]
+    return sum(one.seconds <= half for one in found)
+
+
+def _said(of: Score, targets: int, drawn_by: int, tried: list[int], soon: int) -> str:
+    """How it was measured, and how fast."""
+    sought = of.sought
+    first = tried.count(1)
+    return (
+        f"{targets} targets; cases of seed {sought.seed}, mutants of seed {drawn_by}; "
+        f"{sought.seconds:g} processor seconds for each mutant and target. Found by the first "
+        f"target that was tried: {first}; by a later one: {len(tried) - first}. Found in half of "
+        f"a target's time: {soon}."
+    )
+
+
+def _lines(of: Score, said: str, places: Mapping[str, Place]) -> list[str]:
     survivors = sorted(of.survivors, key=lambda one: (one.judgement, one.result.mutant.id))
     return [
         f"# Mutants across all targets, {of.sought.setup.engine}",
@@ -202,9 +223,7 @@ def _lines(of: Score, targets: int, later: int, places: Mapping[str, Place]) -> 
         "",
         f"{report.headline(of)}.",
         "",
-        f"{targets} targets; seed {of.sought.seed}; {of.sought.seconds:g} processor seconds for "
-        f"each mutant and target. Found by the first target that was tried: {of.found - later}; by "
-        f"a later one: {later}.",
+        said,
         "",
         "| missing dimension | mutants |",
         "|---|---|",
@@ -242,6 +261,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="a folder for each target")
     parser.add_argument("--sample", type=int, default=200, help="mutants")
     parser.add_argument("--each", type=int, default=6, help="targets for each mutant, at most")
+    parser.add_argument("--seed", type=int, help="that draws the mutants, if not the cases' own")
     parser.add_argument("--jobs", type=int, default=2, help="targets at a time")
     parser.add_argument("--judged", type=Path, help="file of judgements")
     add_write(parser)
@@ -249,10 +269,11 @@ def main() -> None:
     logs = read(options.folder)
     if not logs:
         parser.error(f"{options.folder}: no log below it. See above how each target learns.")
-    seed = _sought(next(iter(logs.values()))).seed
+    own = _sought(next(iter(logs.values()))).seed
+    seed = own if options.seed is None else options.seed
     places = drawn(logs, seed, options.sample, options.each)
     run(places, logs, options.jobs)
-    publish(page(places, logs, options.judged), options)
+    publish(page(places, logs, options.judged, seed), options)
 
 
 if __name__ == "__main__":
