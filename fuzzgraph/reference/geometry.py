@@ -169,7 +169,7 @@ def _apply_bounds(
     # Chunks lie at fixed places, whatever the query's own: Llama 4's layers with positions of their
     # own (transformers modeling_llama4.py, chunked_attention).
     if chunk := config.attention_chunk_size:
-        visible &= keys >= (queries // chunk * chunk)[:, None]
+        visible &= (keys // chunk) == (queries // chunk)[:, None]
 
 
 def _apply_selection(found: Queries, config: EngineConfig) -> None:

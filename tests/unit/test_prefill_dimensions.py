@@ -47,7 +47,7 @@ def _case(config: EngineConfig, *steps: ReplayStep) -> Case:
         ),
         (
             {"image_encoder": True, "sliding_window": 2},
-            "needs modes=.'prefill'. and layers that see whole images alone; got .*sliding_window",
+            "needs modes=.'prefill'. and layers that see images or their windows alone; got .*sliding_window",
         ),
         (
             {"chunked_prefix_cache_threshold": 1},
@@ -99,6 +99,22 @@ def test_all_patches_of_an_image_see_each_other_and_no_other_image() -> None:
     (batch,) = plan(_case(_IMAGES, ReplayStep(mode="prefill", rows=rows)))
     queries = queries_of(batch, _IMAGES)
     assert queries.visible.all() and queries.rows.tolist() == [0, 0, 1, 1]
+
+
+def test_patches_see_their_window_of_an_image_alone() -> None:
+    config = msgspec.structs.replace(_IMAGES, attention_chunk_size=3)
+    row = BatchRow(request=0, seq_len=5, new_tokens=5)
+    (batch,) = plan(_case(config, ReplayStep(mode="prefill", rows=(row,))))
+    seen = queries_of(batch, config).visible.astype(int)
+    assert seen.tolist() == [[1, 1, 1, 0, 0]] * 3 + [[0, 0, 0, 1, 1]] * 2
+
+
+def test_a_third_of_drawn_encoders_see_windows_of_images() -> None:
+    can = Capabilities(modes=("prefill",), image_encoders=True, attention_chunks=True)
+    drawn = [swarm_config(can, CI, number) for number in range(60)]
+    windows = [config.attention_chunk_size for config in drawn if config.attention_chunk_size]
+    assert len(drawn) / 4 < len(windows) < len(drawn) / 2
+    assert set(windows) == {1, 4, 5, 16}
 
 
 def test_drawn_images_have_no_past() -> None:

@@ -36,9 +36,11 @@ def check_prefill(config: EngineConfig) -> None:
 
 
 NOT_OF_ENCODERS = (
-    "image_len", "max_loras", "recurrent_state", "num_experts", "dp_size", *BOUNDS_OF_KEYS,
+    "image_len", "max_loras", "recurrent_state", "num_experts", "dp_size",
+    *(bound for bound in BOUNDS_OF_KEYS if bound != "attention_chunk_size"),
 )  # fmt: skip
-"""What no encoder of images has beside it."""
+"""What no encoder of images has beside it. Its layers may attend in windows of an image, which are
+chunks of its patches."""
 
 
 def check_image_encoder(config: EngineConfig) -> None:
@@ -49,7 +51,7 @@ def check_image_encoder(config: EngineConfig) -> None:
         refuse(
             "config.image_encoder",
             True,
-            "needs modes=['prefill'] and layers that see whole images alone; got "
+            "needs modes=['prefill'] and layers that see images or their windows alone; got "
             f"{list(config.modes)}, attention={config.attention!r}" + also(config, others),
             "Change them, or drop it.",
         )

@@ -88,6 +88,8 @@ def test_positions_are_written_where_no_graph_reads_them_up_to_0_5_18(
         ("layouts_share_a_graph", "cu_seqlens"),
         ("longest_image_cut", "attention"),
         ("layers_by_windows", "attention"),
+        ("bounds_without_the_longest", "max_seqlen_q"),
+        ("layouts_share_a_graph_of_fa3", "cu_seqlens"),
     ],
 )
 def test_a_planted_bug_is_found(workers: Workers, planted: str, output: str) -> None:
@@ -97,9 +99,31 @@ def test_a_planted_bug_is_found(workers: Workers, planted: str, output: str) -> 
 
 @pytest.mark.sglang
 @pytest.mark.slow
+@pytest.mark.parametrize("target", [TARGET, "sglang-vit-fa3"])
+@pytest.mark.parametrize("version", MENDED)
+def test_a_layer_sees_windows_of_images(workers: Workers, version: str, target: str) -> None:
+    """As Qwen2.5-VL's do; features are put back into the order of the patches, in new memory."""
+    case = images((8,), (4, 4), (70,), (8,), attention_chunk_size=5)
+    assert workers.findings(version, case, target) == ()
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "planted", ["windows_are_whole_images", "features_in_the_order_of_windows"]
+)
+def test_a_planted_bug_of_windows_is_found(workers: Workers, planted: str) -> None:
+    case = images((8,), (4, 4), (70,), (8,), attention_chunk_size=5)
+    found = workers.findings(NEWEST, case, f"{MUTANTS}:{planted}")
+    assert "attention" in {each.buffer for each in found}
+
+
+@pytest.mark.sglang
+@pytest.mark.slow
+@pytest.mark.parametrize("mended", ["mended", "mended_fa3"])
 @pytest.mark.parametrize("version", ["0.5.19", NEWEST])
 def test_generated_images_are_silent_where_the_cache_owns_its_features(
-    workers: Workers, version: str
+    workers: Workers, version: str, mended: str
 ) -> None:
     for case in generated(TARGET, lambda config: True, blocks=4, each=20):
-        assert workers.findings(version, case, f"{MUTANTS}:mended") == ()
+        assert workers.findings(version, case, f"{MUTANTS}:{mended}") == ()

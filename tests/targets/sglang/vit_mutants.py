@@ -22,17 +22,22 @@ def _mend(session: Any) -> None:
     session.runner.run = copied
 
 
-def _changed(name: str, line: str, other: str) -> Callable[[], Any]:
+def _changed(name: str, line: str, other: str, target: str = "sglang-vit") -> Callable[[], Any]:
     def change(session: Any) -> None:
         change_line(session.runner, name, line, other)
         _mend(session)
 
-    return lambda: with_changed_sessions(open_target("sglang-vit"), change)
+    return lambda: with_changed_sessions(open_target(target), change)
 
 
 def mended() -> Any:
     """No planted bug."""
     return with_changed_sessions(open_target("sglang-vit"), _mend)
+
+
+def mended_fa3() -> Any:
+    """The same on FlashAttention 3."""
+    return with_changed_sessions(open_target("sglang-vit-fa3"), _mend)
 
 
 patches_of_the_capture = _changed("replay", "self.block_input[graph_key].copy_(x_3d)", "pass")
@@ -50,3 +55,18 @@ layers_by_windows = _changed(
     "self.cu_full_len_kk[graph_key] = cu_seqlens[1:] - cu_seqlens[:-1] - 1\n\n",
 )  # fmt: skip
 """Images have one patch less."""
+bounds_without_the_longest = _changed(
+    "_create_graph", "cu_seq_len_ws = [cu_seqlens_now, max_len]",
+    "cu_seq_len_ws = [cu_seqlens_now, 1]", "sglang-vit-fa3",
+)  # fmt: skip
+"""FlashAttention 3 is told that images have one patch."""
+layouts_share_a_graph_of_fa3 = _changed(
+    "_get_graph_key", "return (x_3d.shape[0], attention_layout_key)",
+    "return (x_3d.shape[0], 0)", "sglang-vit-fa3",
+)  # fmt: skip
+windows_are_whole_images = _changed(
+    "_create_graph", "if layer_num in vit.fullatt_block_indexes:", "if True:"
+)
+features_in_the_order_of_windows = _changed(
+    "replay", "out = out.index_select(0, output_indices)", "pass"
+)

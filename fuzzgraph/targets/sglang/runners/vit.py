@@ -1,10 +1,10 @@
-"""Target `sglang-vit`: graphs of a vision encoder (`SGLANG_VIT_ENABLE_CUDA_GRAPH`).
+"""Targets `sglang-vit*`: graphs of a vision encoder (`SGLANG_VIT_ENABLE_CUDA_GRAPH`).
 
 The engine's `ViTCudaGraphRunner` captures the layers of Qwen-VL's encoders when images of a layout
 first come, and replays for each later batch that it takes for one of that layout; nothing is
 padded. What it hands out goes to the engine's cache of embeddings, which gives it out again when an
-image returns. Real are the runner, the attention with its Triton kernel, and the cache. Here a
-server has seen each captured count of patches as the fewest images that may have so many, and as
+image returns. Real are the runner, the attention (of Triton's with its kernel), and the cache. Here
+a server has seen each captured count of patches as the fewest images that may have so many, and as
 one more; a batch of a layout that it has not seen takes no graph.
 """
 
@@ -23,6 +23,7 @@ from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.offline import fields
 from fuzzgraph.targets.offline.cuda_graph import CudaGraphs
+from fuzzgraph.targets.offline.kernel_arguments import put_model
 from fuzzgraph.targets.offline.package import call_with_known
 from fuzzgraph.targets.offline.patching import replaced_names
 from fuzzgraph.targets.offline.session import GraphSession
@@ -31,7 +32,12 @@ from fuzzgraph.targets.sglang.stubs.platform import cuda_server, in_environment
 from fuzzgraph.targets.sglang.stubs.server_args import Configuration
 from fuzzgraph.targets.sglang.stubs.tp_groups import with_own_storage
 from fuzzgraph.targets.sglang.target import SglangTarget
-from fuzzgraph.targets.sglang.vision_model import VISION, VisionTower
+from fuzzgraph.targets.sglang.vision_model import (
+    ATTENTIONS,
+    VISION,
+    VisionAttention,
+    VisionTower,
+)
 from fuzzgraph.world import Batch, IntArray
 
 __all__ = ["VisionTarget"]
@@ -54,14 +60,17 @@ class VisionTarget(SglangTarget):
     any_page_size = True
     not_on_device = "nothing has run it there"
     outputs_judged = MappingProxyType({"prefill": ""})
-    also_stood_in_for = ("patches, projections and the merger of the encoder",)
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, attention: str) -> None:
         self.name = name
-        self.about = "graphs of a vision encoder, Triton attention"
+        self._attention = ATTENTIONS[attention]
+        self.about = f"graphs of a vision encoder, {self._attention.about}"
+        own = self._attention.stood_in_for
+        self.also_stood_in_for = (*own, "patches, projections and the merger of the encoder")
         self.capabilities = Capabilities(
             modes=("prefill",),
             image_encoders=True,
+            attention_chunks=True,
             dtypes=("float32", "float16"),
             max_batch=4,
             max_context_len=256,
@@ -81,14 +90,23 @@ class VisionTarget(SglangTarget):
     def modules(self) -> tuple[str, ...]:
         return _MODULE, _CACHE, VISION
 
+    def load(self) -> None:
+        super().load()
+        module: Any = engine_module(VISION)
+        module._is_cuda = True
+        for name, model in self._attention.kernels:
+            put_model(module, name, model)
+
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> VisionSession:
-        return VisionSession(config, graphs)
+        return VisionSession(config, graphs, self._attention)
 
 
 class VisionSession(GraphSession):
     """One runner with the graphs of layouts that have come."""
 
-    def __init__(self, config: EngineConfig, graphs: GraphEngine) -> None:
+    def __init__(
+        self, config: EngineConfig, graphs: GraphEngine, attention: VisionAttention
+    ) -> None:
         super().__init__()
         self._config = config
         self.fields = (fields.offsets("cu_seqlens", repeats="new_lens", source=_LAYOUT),)
@@ -98,16 +116,16 @@ class VisionSession(GraphSession):
             graphs.device,
             backend="triton",
             speculative=False,
-            more={"mm_attention_backend": "triton_attn"},
+            more={"mm_attention_backend": attention.name},
         )
-        self._tower = VisionTower(config, graphs.device)
+        self._tower = VisionTower(config, graphs.device, attention)
         with self._engine_runs():
             self.runner = engine_module(_MODULE).ViTCudaGraphRunner(self._tower)
         self._key: Hashable = None
         self._given: dict[str, Any] = {}
         """What the runner is given of a batch, and an encoder without a graph as well."""
-        self._asked: dict[str, Any] = {}
-        """What it is given beside that, to find a graph by."""
+        self._layout: tuple[tuple[int, ...], tuple[int, ...] | None] = ((), None)
+        """What it is given beside that, to find a graph by: bounds of images and of windows."""
         self._lens: Sequence[int] = ()
         """Patches of each image."""
         self._features = torch.empty(0)
@@ -137,31 +155,47 @@ class VisionSession(GraphSession):
 
     def _take(self, ids: torch.Tensor, places: IntArray, lens: Sequence[int]) -> None:
         """What the model hands its runner of a batch of images."""
-        tower, at = self._tower, torch.from_numpy(places).to(self._tower.device)
-        ends = np.cumsum([0, *lens], dtype=np.int32)
+        tower = self._tower
+        windows = _windows(lens, self._config.attention_chunk_size)
+        order = np.concatenate([np.arange(*window) for window in windows])
+        at = torch.from_numpy(places[order]).to(tower.device)
         self._lens = lens
         cosines, sines = (table.index_select(0, at) for table in tower.tables)
+        ends, layout = self._bounds(lens)
         self._given = {
-            "x": tower.embed.index_select(0, ids.to(tower.device)),
-            "cu_seqlens": torch.from_numpy(ends).to(tower.device),
+            "x": tower.embed.index_select(0, ids[torch.from_numpy(order)].to(tower.device)),
+            "cu_seqlens": ends,
+            "cu_window_seqlens": None,
+            "output_indices": None,
             "rotary_pos_emb_cos": cosines,
             "rotary_pos_emb_sin": sines,
         }
-        self._asked = {
-            "cu_window_seqlens": None,
-            "attention_layout_key": (tuple(ends.tolist()), None),
-        }
+        self._layout = (layout, None)
+        if self._config.attention_chunk_size:
+            ends, layout = self._bounds([end - start for start, end in windows])
+            back = torch.from_numpy(np.argsort(order)).to(tower.device)
+            self._given |= {"cu_window_seqlens": ends, "output_indices": back}
+            self._layout = (self._layout[0], layout)
         self._key = call_with_known(
             self.runner._get_graph_key,
             x_3d=self._given["x"][:, None],
             cu_seqlens=self._given["cu_seqlens"],
-            **self._asked,
+            cu_window_seqlens=self._given["cu_window_seqlens"],
+            attention_layout_key=self._layout,
         )
+
+    def _bounds(self, lens: Sequence[int]) -> tuple[torch.Tensor, tuple[int, ...]]:
+        """Where parts of these lengths begin, and the end: for kernels, and to find a graph by."""
+        ends = np.cumsum([0, *lens], dtype=np.int32)
+        return torch.from_numpy(ends).to(self._tower.device), tuple(ends.tolist())
 
     def _run(self) -> None:
         with self._engine_runs():
             self._features = call_with_known(
-                self.runner.run, position_embeddings=None, **self._given, **self._asked
+                self.runner.run,
+                position_embeddings=None,
+                attention_layout_key=self._layout,
+                **self._given,
             )
 
     def _take_batch(self, batch: Batch) -> None:
@@ -226,6 +260,22 @@ class VisionSession(GraphSession):
             if held.data_ptr() == part.data_ptr():
                 kept[f"embedding_cache[{image}]"] = held
         return kept
+
+
+def _windows(lens: Sequence[int], patches: int) -> list[tuple[int, int]]:
+    """First patch of each window and the one behind its last, as the layer gets them: of each image
+    the last window first, so that the order is another one than that of the patches.
+
+    Args:
+        patches: of a window; 0 for whole images.
+    """
+    found: list[tuple[int, int]] = []
+    start = 0
+    for length in lens:
+        begins = range(start, start + length, patches or length)
+        found += [(at, min(at + begins.step, start + length)) for at in reversed(begins)]
+        start += length
+    return found
 
 
 def _layouts(tokens: int, longest: int) -> Iterator[tuple[int, ...]]:
