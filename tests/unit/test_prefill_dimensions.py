@@ -47,7 +47,7 @@ def _case(config: EngineConfig, *steps: ReplayStep) -> Case:
         ),
         (
             {"image_encoder": True, "sliding_window": 2},
-            "needs modes=.'prefill'. and layers that see images or their windows alone; got .*sliding_window",
+            "needs modes=.'prefill'. and layers that see images or their windows alone; got .*",
         ),
         (
             {"chunked_prefix_cache_threshold": 1},
