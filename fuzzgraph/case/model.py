@@ -620,7 +620,8 @@ class EngineConfig(Record, frozen=True, kw_only=True):
         group="features"
     )] = False
     """Whether rows are images, whose patches a model's vision encoder computes at once: none has a
-    past, and all patches of an image see each other."""
+    past, and all patches of an image, or of a window of it (`attention_chunk_size`), see each
+    other."""
     state_ring_len: Annotated[int, Dimension(
         bounds=(0, 64), needs=Switch("state_rings"), label="ring of states", group="features",
         carried_by=("replayssm_write_pos",)
