@@ -13,7 +13,7 @@ __all__ = ["TARGETS"]
 _GLUED = ("aiter", "fa3", "fa3-mla", "flashmla", "nsa", "triton", "trtllm-mha", "trtllm-mla")
 """Backends whose preparation of metadata can be captured."""
 
-_BLOCK_BACKENDS = ("fa3", "flashinfer", "triton", "trtllm-mha")
+_BLOCK_BACKENDS = ("fa3", "fa4", "flashinfer", "triton", "trtllm-mha")
 """Backends on which models draft and verify whole blocks."""
 
 
@@ -117,6 +117,8 @@ TARGETS = (
     _row("fa3-chunked-verify", "backends.fa3", "chunked_target", mode="target_verify"),
     _row("fa3-cross", "backends.fa3", "cross_target", mode="decode", releases="0.5.13 on"),
     _row("fa3-mla", "backends.fa3", "mla_target", mode="decode"),
+    _row("fa4", "backends.fa3", "fa4_target", mode="decode", releases="0.5.12 on"),
+    _row("fa4-verify", "backends.fa3", "fa4_target", mode="target_verify", releases="0.5.12 on"),
     _row("flashinfer", "backends.flashinfer", "target", mode="decode"),
     _row("flashinfer-cross", "backends.flashinfer", "cross_target", mode="decode"),
     _row("flashinfer-mla", "backends.flashinfer_mla", "target", mode="decode"),

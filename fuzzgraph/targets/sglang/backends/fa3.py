@@ -1,4 +1,5 @@
-"""`--attention-backend fa3`: FlashAttention 3, of a model's own heads or of DeepSeek's latent rows.
+"""`--attention-backend fa3` and `fa4`: FlashAttention 3, of a model's own heads or of DeepSeek's
+latent rows, and 4, of a model's own heads.
 
 Real: `FlashAttentionBackend`, its constructor, both preparations, its forwards and the writing of
 KV. Modelled: the attention kernels, their planner, and the merge of two parts of a verify. Of a
@@ -100,6 +101,24 @@ FA3 = AttentionBackend(
     on_device=(("kv_dtypes", ("auto",)),),
 )
 
+_VERSION_4 = (  # by release
+    "sglang.jit_kernel.flash_attention_v4",
+    "sglang.kernels.ops.attention.flash_attention_v4",
+)
+FA4 = replace(
+    FA3,
+    name="fa4",
+    made_with=(("fa_impl_ver", 4),),
+    # Servers have these alone on Blackwell (sglang 0.5.23 overrides.py, _fa4_page_constraint).
+    page_sizes=(128,),
+    max_topk=1,
+    kernels=tuple((module, name, model) for module in _VERSION_4 for name, model in _CALLS),
+    stood_in_for=("attention kernels, by models",),
+    more=(("max_head_dim", 128),),
+    beside=(),
+)
+"""FlashAttention 4, which plans nothing. KV in FP8 is not driven."""
+
 FA3_DRAFT = replace(FA3, places=((_MODULE, "FlashAttentionMultiStepBackend"),))
 """Holds a backend for each step of a draft."""
 
@@ -150,6 +169,12 @@ FA3_CROSS = replace(
 
 target = FA3.target
 cross_target = FA3_CROSS.target
+
+
+def fa4_target(name: str, mode: Mode) -> BackendTarget:
+    """The target of FlashAttention 4 in one mode; EAGLE's verify has no virtual pages there (sglang
+    0.5.23 kv_cache_hook.py, handle_unified_memory_pool)."""
+    return (FA4 if mode == "decode" else replace(FA4, unified=False)).target(name, mode)
 
 
 def chunked_target(name: str, mode: Mode) -> BackendTarget:

@@ -75,6 +75,7 @@ _TRITON = replace(
 )
 BACKENDS = {
     "fa3": fa3.FA3,
+    "fa4": fa3.FA4,
     "flashinfer": flashinfer.FLASHINFER,
     "triton": _TRITON,
     "trtllm-mha": trtllm_mha.TRTLLM_MHA,

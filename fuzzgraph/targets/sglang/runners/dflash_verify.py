@@ -91,6 +91,9 @@ class BlockVerifyTarget(BackendTarget):
     algorithm = "DFLASH"
     worker = WORKER
     """The module that has it."""
+    translates_on: tuple[str, ...] = ("fa3", "flashinfer", "triton", "trtllm_mha")
+    """Backends with which servers have it on virtual pages (sglang 0.5.23 kv_cache_hook.py,
+    handle_unified_memory_pool)."""
 
     def __init__(self, name: str, backend: str) -> None:
         super().__init__(name, BACKENDS[backend], "target_verify")
@@ -111,6 +114,7 @@ class BlockVerifyTarget(BackendTarget):
             samplings=("greedy", "target"),
             drafted_windows=True,
             cpu_seq_lens=True,
+            virtual_pages=self.backend.unified and self.backend.name in self.translates_on,
             capture_beyond_pool=False,
         )
 

@@ -38,7 +38,7 @@ from fuzzgraph.targets.sglang.stubs.verify_worker import OF_TOKENS
 from fuzzgraph.world import Batch
 
 _DRAWS_IN_GRAPHS = (0, 5, 17)
-_CAPTURES_BY_TOKENS = ("fa3", "trtllm_mha")
+_CAPTURES_BY_TOKENS = ("fa3", "fa4", "trtllm_mha")
 """Backends that say so (sglang base_attn_backend.py, supports_ragged_verify_graph)."""
 _LAST_ROW = (
     "sglang ragged_verify.py padded_to_bucket: padded rows share the tokens of the graph that no "
@@ -68,6 +68,7 @@ class DSparkVerifyTarget(BlockVerifyTarget):
     algorithm = "DSPARK"
     worker = WORKER
     excuses = DSPARK_VERIFY_EXCUSES
+    translates_on = (*BlockVerifyTarget.translates_on, "fa4")
 
     def __init__(self, name: str, backend: str) -> None:
         super().__init__(name, backend)
