@@ -259,10 +259,11 @@ def _virtual_pages(fields: Fields) -> None:
 def _whole_chunks(fields: Fields, can: Capabilities, draws: Draws) -> None:
     """Chunks of one to four pages for a target whose layers attend in chunks; it has no windows.
     A third of the encoders of images attend in windows of a few patches."""
-    if fields["sliding_window"] or fields["swa_window"]:
+    bounded = fields["sliding_window"] or fields["swa_window"]
+    if bounded:
         fields["attention_chunk_size"] = DIMENSIONS["attention_chunk_size"].default
     drawn, page = fields["attention_chunk_size"], fields["page_size"]
-    if can.image_encoders:
+    if can.attention_chunks and can.image_encoders and not bounded:
         some = draws.percent("attention_chunk_size", 33) and not fields["image_len"]
         drawn = drawn or (draws.pick("attention_chunk_size", (4, 1, 16, 5)) if some else 0)
     elif can.attention_chunks and not can.sliding_window and not drawn:

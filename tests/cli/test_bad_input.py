@@ -121,8 +121,8 @@ BAD_OPTIONS: dict[str, tuple[list[str], str, str]] = {
         "Use --releases all",
     ),
     "an unknown target told of": (
-        ["targets", "--target", "sglang-fa4"],
-        "target='sglang-fa4' is unknown",
+        ["targets", "--target", "sglang-fa5"],
+        "target='sglang-fa5' is unknown",
         "Did you mean",
     ),
     "releases of a target that has none": (
