@@ -113,7 +113,8 @@ FA4 = replace(
     page_sizes=(128,),
     max_topk=1,
     kernels=tuple((module, name, model) for module in _VERSION_4 for name, model in _CALLS),
-    stood_in_for=("attention kernels, by models",),
+    stubs=((_MODULE, "get_device_capability", lambda *_: (10, 0)),),
+    stood_in_for=("attention kernels, by models", "the device's compute capability"),
     more=(("max_head_dim", 128),),
     beside=(),
 )
