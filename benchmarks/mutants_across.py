@@ -184,20 +184,20 @@ def merged(places: list[Place], logs: Logs) -> Log:
 def page(places: list[Place], logs: Logs, judged: Path | None, drawn_by: int) -> str:
     """The figures, the missing dimensions and the survivors; survivors get an entry in `judged`."""
     known = judgements.read(judged) if judged else {}
-    of = score(merged(places, logs), known)
+    whole = merged(places, logs)
+    of = score(whole, known)
     if judged:
         judgements.add_places(judged, [one.result.mutant for one in of.survivors], known)
     outcomes = [_in_all(place, logs) for place in places]
     tried = [number for outcome, number in outcomes if outcome == "found"]
-    said = _said(of, len(logs), drawn_by, tried, _soon(places, logs))
+    said = _said(of, len(logs), drawn_by, tried, _soon(whole))
     return "\n".join(_lines(of, said, {one.mutant.id: one for one in places})) + "\n"
 
 
-def _soon(places: list[Place], logs: Logs) -> int:
-    """How many mutants are found in half of their time."""
-    half = _sought(next(iter(logs.values()))).seconds / 2
-    found = [one for one in merged(places, logs).results.values() if one.outcome == "found"]
-    return sum(one.seconds <= half for one in found)
+def _soon(whole: Log) -> int:
+    """How many mutants are found in half of the time that each target has for one."""
+    half = _sought(whole).seconds / 2
+    return sum(one.outcome == "found" and one.seconds <= half for one in whole.results.values())
 
 
 def _said(of: Score, targets: int, drawn_by: int, tried: list[int], soon: int) -> str:

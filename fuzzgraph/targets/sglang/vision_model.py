@@ -2,8 +2,8 @@
 
 Positions come as two tables, as a rotary embedding's cosines and sines do, and are added where the
 engine's layer rotates: the first has those of queries, the second those of keys and values. The
-layer sees whole images, or windows of them (Qwen2.5-VL). Real is
-the engine's attention of a vision encoder; stood in for are patches, projections and the merger.
+layer sees whole images, or windows of them (Qwen2.5-VL). Real is the engine's attention of a vision
+encoder; stood in for are patches, projections and the merger.
 """
 
 from __future__ import annotations
