@@ -161,21 +161,20 @@ class VisionSession(GraphSession):
         at = torch.from_numpy(places[order]).to(tower.device)
         self._lens = lens
         cosines, sines = (table.index_select(0, at) for table in tower.tables)
-        ends, layout = self._bounds(lens)
+        ends, of_images = self._bounds(lens)
+        window_ends = back = of_windows = None
+        if self._config.attention_chunk_size:
+            window_ends, of_windows = self._bounds([end - start for start, end in windows])
+            back = torch.from_numpy(np.argsort(order)).to(tower.device)
+        self._layout = of_images, of_windows
         self._given = {
             "x": tower.embed.index_select(0, ids[torch.from_numpy(order)].to(tower.device)),
             "cu_seqlens": ends,
-            "cu_window_seqlens": None,
-            "output_indices": None,
+            "cu_window_seqlens": window_ends,
+            "output_indices": back,
             "rotary_pos_emb_cos": cosines,
             "rotary_pos_emb_sin": sines,
         }
-        self._layout = (layout, None)
-        if self._config.attention_chunk_size:
-            ends, layout = self._bounds([end - start for start, end in windows])
-            back = torch.from_numpy(np.argsort(order)).to(tower.device)
-            self._given |= {"cu_window_seqlens": ends, "output_indices": back}
-            self._layout = (self._layout[0], layout)
         self._key = call_with_known(
             self.runner._get_graph_key,
             x_3d=self._given["x"][:, None],
@@ -272,9 +271,10 @@ def _windows(lens: Sequence[int], patches: int) -> list[tuple[int, int]]:
     found: list[tuple[int, int]] = []
     start = 0
     for length in lens:
-        begins = range(start, start + length, patches or length)
-        found += [(at, min(at + begins.step, start + length)) for at in reversed(begins)]
-        start += length
+        end, width = start + length, patches or length
+        begins = reversed(range(start, end, width))
+        found += [(at, min(at + width, end)) for at in begins]
+        start = end
     return found
 
 
