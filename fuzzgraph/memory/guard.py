@@ -19,6 +19,7 @@ from fuzzgraph.errors import FuzzGraphError
 from fuzzgraph.lanes import Lanes
 from fuzzgraph.memory.arena import Arena, address_of
 from fuzzgraph.memory.arena_regions import ArenaRegions
+from fuzzgraph.memory.fresh import FreshPoison
 from fuzzgraph.memory.holders import held
 from fuzzgraph.memory.image import Image, Room
 from fuzzgraph.memory.interception import Interception
@@ -100,7 +101,9 @@ class GuardedMemory(Interception):  # type: ignore[no-untyped-call]
             adopt_numpy=adopt_numpy,
             lanes=Lanes(regions=self._regions_of_kernels, off=off),
         )
-        self._worlds = Worlds(layout)
+        self._worlds = worlds = Worlds(layout)
+        self.fresh_poison = FreshPoison(self.arena, lambda: worlds.fresh_world)
+        """For what runs after capture, whose allocations are not guarded."""
         self._keep_pool = keep_pool
 
     # ---- regions

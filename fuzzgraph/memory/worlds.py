@@ -50,6 +50,8 @@ class Worlds:
         # The world that the next poisoning of the pool uses, and the one whose poison is there now.
         # They differ after a restore from an image without a pool.
         self._pool_world = self._pool_holds = self._home
+        self.fresh_world = self._home
+        """The world whose poison a step's own allocations get, while no graph captures them."""
         self._pool: PoolPoison | None = None  # none before the first capture
         self._pooled = 0
         self._behind: tuple[tuple[int, int], PoolPoison] | None = None
@@ -64,14 +66,14 @@ class Worlds:
         """Memory has been restored: expect the home world again."""
         self._expected = None
         self._region_worlds = {}
-        self._pool_world = self._resident = self._home
+        self._pool_world = self._resident = self.fresh_world = self._home
         if pool_restored:
             self._pool_holds = self._home
 
     def move_to(self, world: int) -> None:
         """Memory has been restored to an image of `world`: expect that everywhere."""
         self._region_worlds = {}
-        self._pool_world = self._resident = world
+        self._pool_world = self._resident = self.fresh_world = world
         self._expected = self._zone_plan().expected(world)
 
     def forget(self) -> None:
@@ -185,7 +187,7 @@ class Worlds:
 
         def apply() -> None:
             self._move(self._layout.persistent, world)
-            self._pool_world = world
+            self._pool_world = self.fresh_world = world
             self.poison_pool()
 
         return Perturbation("red zones", apply)
@@ -193,7 +195,11 @@ class Worlds:
     def each_zone(self, world: int) -> list[Perturbation]:
         """The same change in pieces: the graph pool, then the red zones of each engine buffer."""
         buffers = self._layout.engine
-        return [self.pool(world), *(self._zones_of(region, world) for region in buffers)]
+        return [
+            self.pool(world),
+            self.fresh(world),
+            *(self._zones_of(region, world) for region in buffers),
+        ]
 
     def _zones_of(self, region: Region, world: int) -> Perturbation:
         return Perturbation(f"red zone of {region.name}", lambda: self._move([region], world))
@@ -207,6 +213,15 @@ class Worlds:
             self.poison_pool()
 
         return Perturbation("graph pool", apply)
+
+    def fresh(self, world: int) -> Perturbation:
+        """What a step's own allocations hold before they are written, where no graph captures
+        them."""
+
+        def apply() -> None:
+            self.fresh_world = world
+
+        return Perturbation("fresh memory of the step", apply)
 
     def unwritten(self, world: int) -> list[Perturbation]:
         """One change for each engine buffer without initial content that nothing has written."""

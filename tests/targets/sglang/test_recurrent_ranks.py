@@ -7,8 +7,6 @@ with tokens that are no whole rows, which a verify of such layers takes for part
 
 from __future__ import annotations
 
-from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -88,16 +86,27 @@ def test_drafts_that_the_ranks_cannot_share_shift_queries_of_live_rows(
 
 
 @pytest.mark.parametrize("target", ["fa3", "triton"])
-def test_backends_that_go_by_offsets_verify_drafts_that_the_ranks_cannot_share(
-    tmp_path: Path, target: str
+def test_backends_that_go_by_offsets_leave_tokens_that_the_ranks_cannot_share_unwritten(
+    workers: Workers, target: str
 ) -> None:
+    """Live rows are right; see reports/findings/sglang-verify-tokens-unwritten.md."""
     case = beside(
         "target_verify", 2, 2, attn_tp_size=4, draft_tokens=3, spec_steps=2, recurrent_state=False
     )
-    # A process of its own: behind other targets attention on Triton once read memory that no row
-    # owns, and did not in later runs of the same tests. Why is not known.
-    with closing(Workers(tmp_path)) as alone:
-        assert found(alone, NEWEST, case, f"sglang-{target}-verify") == set()
+    (finding, *others) = workers.findings(NEWEST, case, f"sglang-{target}-verify")
+    assert (finding.oracle, finding.buffer, others) == ("noninterference", "attention", [])
+    assert finding.detail["blamed"] == "fresh memory of the step"
+    assert finding.detail["rows"] == "padded"
+
+
+@pytest.mark.parametrize("target", ["fa3", "triton"])
+def test_backends_that_go_by_offsets_write_each_token_that_the_ranks_share(
+    workers: Workers, target: str
+) -> None:
+    case = beside(
+        "target_verify", 3, 3, attn_tp_size=4, draft_tokens=4, spec_steps=3, recurrent_state=False
+    )
+    assert found(workers, NEWEST, case, f"sglang-{target}-verify") == set()
 
 
 @pytest.mark.parametrize("target", ["gdn", "kda"])
