@@ -5,9 +5,9 @@ own for each head (Qin et al. 2024, "Lightning Attention-2", equation 4), `2^(-8
 head i counted from 1, as ALiBi has it (Press, Smith and Lewis 2022), times what the layer's place
 makes of it (MiniMax 2025, "MiniMax-01", modeling code `_build_slope_tensor`). There is no
 convolution. The recurrence here runs token by token in float64; the exponentials round, so states
-are compared with a part of their size. A token's key is the unit vector of its position, so row p
-of a state holds what is left of the value of the token at position p, and shows one that is
-missing, foreign or counted twice. Behind `LINEAR_WIDTH` tokens keys come again, and add to what is
+are compared with a part of their size. A token's key is a unit vector that its position has, so a
+row of a state holds what is left of the value of one token, and shows one that is missing, foreign
+or counted twice. Behind `LINEAR_WIDTH` tokens keys come again, and add to what is
 left of the older values. Queries read every row.
 """
 
@@ -18,6 +18,7 @@ import torch
 
 from fuzzgraph.content import Content
 from fuzzgraph.recurrent_layers.queries_keys_values import (
+    channels_of,
     normed,
     position_inputs,
     token_inputs,
@@ -64,7 +65,7 @@ def linear_position_inputs(positions: int = LINEAR_WIDTH) -> torch.Tensor:
 
 def _keys(positions: int) -> torch.Tensor:
     """[positions] channel of each position's key."""
-    return torch.arange(positions) % LINEAR_WIDTH
+    return channels_of(torch.arange(positions), LINEAR_WIDTH)
 
 
 def linear_states(content: Content, batch: Batch, rows: IntArray, lens: IntArray) -> torch.Tensor:

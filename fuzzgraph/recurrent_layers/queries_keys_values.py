@@ -1,6 +1,6 @@
 """What tokens and their positions bring to a layer as q, k and v, one beside the other.
 
-The key of a token is the unit vector of its position, so a state keeps the values of its tokens
+The key of a token is a unit vector that its position has, so a state keeps the values of its tokens
 apart; in a delta rule one token in four has the key of the one before, whose value it replaces, by
 its beta. A query is about the token and its position, and reads every channel.
 """
@@ -41,26 +41,34 @@ def token_inputs(content: Content, keys: int, values: int) -> torch.Tensor:
     return torch.cat((gain.expand(-1, keys), nothing, values_of_tokens(content, values)), dim=1)
 
 
+def channels_of(places: torch.Tensor, channels: int) -> torch.Tensor:
+    """[positions] channel of each of these positions, which are as many in turn as there are
+    channels, a power of 2.
+
+    The next position's lies beyond the half: kernels take channels in blocks, and two tokens have
+    theirs in the first block and in the last.
+    """
+    return places * (channels // 2 + 1) % channels
+
+
 def delta_keys(positions: int, channels: int) -> torch.Tensor:
     """[positions] channel of each position's key in a delta rule; they come again after as many
     positions as there are channels."""
     places = torch.arange(positions)
-    return (places - (places % REPLACES == REPLACES - 1).long()) % channels
+    return channels_of(places - (places % REPLACES == REPLACES - 1).long(), channels)
 
 
 def position_inputs(
-    channels: int, heads: int, values: int, key: float, keys: torch.Tensor | None = None
+    channels: int, heads: int, values: int, key: float, keys: torch.Tensor
 ) -> torch.Tensor:
     """[positions, 2 * heads * channels + values] float32: what its position adds.
 
     Args:
         key: the number in each head of a key.
-        keys: [positions] channel at which it stands; None for as many positions as channels, each
-            with its own.
+        keys: [positions] channel at which it stands.
     """
     own = torch.eye(channels)
-    keys = torch.arange(channels) if keys is None else keys
-    units = (own[torch.arange(len(keys)) % channels], own[keys])
+    units = (own[channels_of(torch.arange(len(keys)), channels)], own[keys])
     query, at_key = (each.repeat(1, heads) for each in units)
     nothing = torch.zeros(len(keys), values)
     return torch.cat((_QUERY_AT_POSITION * query, key * at_key, nothing), dim=1)

@@ -28,7 +28,7 @@ from fuzzgraph.recurrent_layers.delta_rule import (
     delta_states,
     delta_token_inputs,
 )
-from fuzzgraph.recurrent_layers.queries_keys_values import delta_keys
+from fuzzgraph.recurrent_layers.queries_keys_values import channels_of, delta_keys
 from fuzzgraph.recurrent_layers.short_convolution import CONV_WIDTH
 from fuzzgraph.world import Batch
 
@@ -215,3 +215,13 @@ def test_values_tell_columns_apart_and_are_such_that_nothing_rounds_them(
     assert torch.equal(values.half().float(), values)
     assert torch.equal(silu(values), values)
     assert len(values.T.unique(dim=0)) == heads.output
+
+
+@pytest.mark.parametrize("channels", [64, 128, 256])
+def test_tokens_one_after_the_other_have_keys_in_the_first_block_of_channels_and_in_the_last(
+    channels: int,
+) -> None:
+    keys = channels_of(torch.arange(channels), channels)
+    assert sorted(keys.tolist()) == list(range(channels))
+    halves = keys // (channels // 2)
+    assert halves[:2].unique().numel() == 2 and halves.unique().numel() == 2
