@@ -130,6 +130,12 @@ def test_lengths_of_padded_rows_are_not_negative() -> None:
     ]
 
 
+def test_places_in_a_list_that_equal_lengths_by_chance_may_be_negative_in_padded_rows() -> None:
+    step = record(lengths=(1,))  # without a past, whose length is 0
+    eager = kernel(columns=ints(0))
+    assert messages(step, kernel(columns=ints(0, -1, -1, -1)), eager) == []
+
+
 def test_slots_that_equal_lengths_by_chance_may_be_negative_in_padded_rows() -> None:
     step = record()
     step.batch = replace(step.batch, slot_mapping=np.array([4, 6]))
