@@ -63,6 +63,7 @@ def test_it_is_read_from_what_is_installed() -> None:
 
 def test_of_a_checkout_the_commit_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "some_engine.py").write_text("__version__ = '7'\n")
+    (tmp_path / ".gitignore").write_text("__pycache__/\n")  # which an import leaves
     git = ["git", "-C", str(tmp_path), "-c", "user.name=x", "-c", "user.email=x@example.org"]
     for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "x"]):
         subprocess.run([*git, *words], check=True)
