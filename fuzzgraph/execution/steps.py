@@ -136,9 +136,7 @@ class StepRunner:
         eagerly = run == "eager" or batch.via == "eager"
         stage = "eager" if eagerly else "prepare"
         try:
-            memory = self._opened.memory
-            poisoned = memory.fresh_poison.installed()
-            with memory.over_lanes(), poisoned, memory.taking_down() as launched:
+            with self._opened.memory.over_lanes(), self._opened.memory.taking_down() as launched:
                 if eagerly:
                     session.eager(batch)
                 else:

@@ -16,32 +16,29 @@ from typing import Any
 
 import torch
 
-from fuzzgraph.memory.arena import Arena, storage_key
-from fuzzgraph.memory.poison import poison_row
+from fuzzgraph.memory.mode_stack import past_modes
+from fuzzgraph.memory.operator_facts import EMPTY
+from fuzzgraph.memory.placement import Layout
+from fuzzgraph.memory.worlds import Worlds
 from fuzzgraph.relays import relay
 
-# Torch's own functions and methods.
-_FUNCTIONS = {
-    name: getattr(torch, name)
-    for name in ("empty", "empty_like", "empty_strided", "empty_permuted")
-    if hasattr(torch, name)  # older releases lack the last
-}
-_METHODS = {name: getattr(torch.Tensor, name) for name in ("new_empty", "new_empty_strided")}
+# Torch's own, of which older releases lack some.
+_FUNCTIONS = {name: getattr(torch, name) for name in EMPTY if hasattr(torch, name)}
+_METHODS = {name: getattr(torch.Tensor, name) for name in EMPTY if hasattr(torch.Tensor, name)}
 
 
 class FreshPoison:
-    """Lets fresh memory of one device hold the poison of the present world.
+    """Fills what torch allocates without content with the poison of the present world.
 
     Args:
-        arena: memory of another device is left alone, and so is what lies in the arena: that has
-            its poison, and the graph that is being captured would hold ours.
-        world: tells the present world.
+        layout: memory of another device than its arena's is left alone, and so is what lies in the
+            arena: that has its poison, and the graph that is being captured would hold ours.
+        worlds: tells the present one.
     """
 
-    def __init__(self, arena: Arena, world: Callable[[], int]) -> None:
-        self._device = arena.device
-        self._guarded = arena.storage_key
-        self._world = world
+    def __init__(self, layout: Layout, worlds: Worlds) -> None:
+        self._layout = layout
+        self._worlds = worlds
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -61,10 +58,14 @@ class FreshPoison:
 
     def poison(self, made: Any) -> Any:
         """What an operation made, now with poison."""
-        ours = made.__class__ is torch.Tensor and made.device == self._device
-        if ours and storage_key(made) != self._guarded:
-            # A copy, because torch cannot fill each dtype that it can copy.
-            made.copy_(_value(made.dtype, self._world(), self._device))
+        layout = self._layout
+        # Past the modes: a late stream would run this copy as the engine's work.
+        with past_modes(), torch._C.DisableTorchFunction():
+            plain = made.__class__ is torch.Tensor and made.layout is torch.strided
+            if plain and made.device == layout.arena.device and not layout.holds(made):
+                row = layout.poison_row(made.dtype, self._worlds.fresh_world)
+                # A copy, because torch cannot fill each dtype that it can copy.
+                made.copy_(row.view(made.dtype)[0])
         return made
 
 
@@ -91,9 +92,3 @@ def _install_methods() -> None:
     """Replace the methods, once and for good: each change of a class slows down its lookups."""
     for name, method in _METHODS.items():
         setattr(torch.Tensor, name, _poisoning(method))
-
-
-@cache
-def _value(dtype: torch.dtype, world: int, device: torch.device) -> torch.Tensor:
-    """The poison of a dtype, 0-dim."""
-    return poison_row(dtype, world).view(dtype)[0].to(device)

@@ -8,8 +8,8 @@ seen only if it lands in a red zone and changes it.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
@@ -101,9 +101,8 @@ class GuardedMemory(Interception):  # type: ignore[no-untyped-call]
             adopt_numpy=adopt_numpy,
             lanes=Lanes(regions=self._regions_of_kernels, off=off),
         )
-        self._worlds = worlds = Worlds(layout)
-        self.fresh_poison = FreshPoison(self.arena, lambda: worlds.fresh_world)
-        """For what runs after capture, whose allocations are not guarded."""
+        self._worlds = Worlds(layout)
+        self._fresh_poison = FreshPoison(layout, self._worlds)
         self._keep_pool = keep_pool
 
     # ---- regions
@@ -149,6 +148,12 @@ class GuardedMemory(Interception):  # type: ignore[no-untyped-call]
     def name_regions(self, roots: Mapping[str, object]) -> None:
         """Call each engine buffer what the engine calls it; the shortest path wins."""
         self._layout.name_regions(roots)
+
+    @contextmanager
+    def over_lanes(self) -> Iterator[None]:
+        """As the interception has it; what is allocated without content holds poison."""
+        with super().over_lanes(), self._fresh_poison.installed():
+            yield
 
     # ---- snapshot
 

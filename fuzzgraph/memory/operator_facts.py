@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-_EMPTY = (
+EMPTY = (
     "empty",
     "new_empty",
     "empty_like",
@@ -16,6 +16,7 @@ _EMPTY = (
     "new_empty_strided",
     "empty_permuted",
 )
+"""Operations whose result has no content yet."""
 _RESIZE = ("resize_", "resize_as_")
 # Their tags say that the shape of the result depends on data, but that is so only for some
 # arguments (a boolean mask, no `output_size`). `graphs.rules` looks at those.
@@ -79,7 +80,7 @@ def facts_of(func: Any) -> Facts:
         name=name,
         writes=tuple(a.name if a.kwarg_only else index for index, a in written),
         outs=tuple(a.name for _, a in written if a.kwarg_only),
-        is_empty=namespace == "aten" and base in _EMPTY,
+        is_empty=namespace == "aten" and base in EMPTY,
         is_lift=namespace == "aten" and base == "lift_fresh",
         may_resize=may_resize,
         is_resize=namespace == "aten" and base in _RESIZE,

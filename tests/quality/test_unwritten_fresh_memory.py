@@ -11,10 +11,11 @@ import pytest
 import torch
 
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep, Via
-from fuzzgraph.execution import Execution
+from fuzzgraph.execution import Execution, Verdict
 from fuzzgraph.finding import Finding
+from fuzzgraph.run.spec import Setup
 from fuzzgraph.targets.builtin import BuiltinTarget
-from fuzzgraph.targets.builtin.components import Components
+from fuzzgraph.targets.builtin.overlap import HEALTHY
 from fuzzgraph.targets.builtin.registry import BufferRegistry, FillContext
 from fuzzgraph.targets.builtin.runners.base import GraphRunner
 from fuzzgraph.targets.builtin.runners.context import Outputs, Step
@@ -46,14 +47,22 @@ class PreparesFromNothing(GraphRunner):
         tokens.copy_(staged)
 
 
-def found(runner: type[GraphRunner], via: Via) -> dict[str, Finding]:
-    """The findings of the oracle of reads, by buffer."""
+def ran(
+    runner: type[GraphRunner], via: Via = "graph", *, overlap: bool = False, pinned: bool = False
+) -> Verdict:
+    """What is said of one padded step of two rows."""
     step = ReplayStep(
         rows=(BatchRow(request=0, seq_len=2), BatchRow(request=1, seq_len=3)), via=via
     )
     config = EngineConfig(capture_bs=(4,), max_context_len=4)
     case = Case(schema_version=1, config=config, steps=(step,))
-    verdict = Execution(BuiltinTarget(replace(Components(), decode=runner))).run_case(case)
+    components = replace(HEALTHY["pinned" if pinned else ""], decode=runner)
+    return Execution(BuiltinTarget(components), Setup(overlap=overlap)).run_case(case)
+
+
+def found(runner: type[GraphRunner], via: Via) -> dict[str, Finding]:
+    """The findings of the oracle of reads, by buffer."""
+    verdict = ran(runner, via)
     assert not verdict.nondeterministic
     return {one.buffer: one for one in verdict.findings if one.oracle == "noninterference"}
 
@@ -74,3 +83,9 @@ def test_what_is_prepared_from_memory_that_nobody_wrote_is_found(again: int) -> 
 @pytest.mark.parametrize("via", ["graph", "eager"])
 def test_an_engine_that_writes_what_it_allocates_is_silent(via: Via) -> None:
     assert found(GraphRunner, via) == {}
+
+
+def test_a_host_that_is_a_step_ahead_prepares_from_the_same_memory() -> None:
+    verdict = ran(PreparesFromNothing, overlap=True, pinned=True)
+    assert verdict.late_copies and verdict.unrepeatable == 0
+    assert not {"overlap", "survival"} & {one.oracle for one in verdict.findings}

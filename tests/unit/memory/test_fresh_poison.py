@@ -24,7 +24,7 @@ MAKERS: dict[str, Callable[[], torch.Tensor]] = {
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS.keys())
 def test_fresh_memory_holds_the_poison_of_the_home_world(make: Callable[[], torch.Tensor]) -> None:
     memory = GuardedMemory()
-    with memory.fresh_poison.installed():
+    with memory.over_lanes():
         made = make()
     assert made.unique().tolist() == [poison_value(torch.int32, 0)]
 
@@ -34,7 +34,7 @@ def test_fresh_memory_holds_the_poison_of_the_home_world(make: Callable[[], torc
 )
 def test_each_dtype_has_its_poison(dtype: torch.dtype) -> None:
     memory = GuardedMemory()
-    with memory.fresh_poison.installed():
+    with memory.over_lanes():
         made = torch.empty(5, dtype=dtype)
     assert made.tolist() == [poison_value(dtype, 0)] * 5
 
@@ -44,7 +44,7 @@ def test_it_changes_with_the_world_and_comes_home_with_the_memory() -> None:
     home = memory.snapshot()
 
     def held() -> object:
-        with memory.fresh_poison.installed():
+        with memory.over_lanes():
             return torch.empty(1, dtype=torch.int64).item()
 
     (moved,) = [
@@ -61,7 +61,7 @@ def test_it_changes_with_the_world_and_comes_home_with_the_memory() -> None:
 def test_behind_a_step_torch_has_its_own_functions_again() -> None:
     own = torch.empty, torch.empty_like
     memory = GuardedMemory()
-    with memory.fresh_poison.installed(), memory.fresh_poison.installed():
+    with memory.over_lanes(), memory.over_lanes():
         assert torch.empty is not own[0]
     assert (torch.empty, torch.empty_like) == own
 
@@ -74,5 +74,5 @@ def test_a_graph_that_is_captured_meanwhile_holds_nothing_of_it() -> None:
         return [op.name for op in graph.trace]
 
     before = captured("before")
-    with memory.fresh_poison.installed():
+    with memory.over_lanes():
         assert captured("meanwhile") == before
