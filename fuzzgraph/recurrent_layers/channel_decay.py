@@ -4,7 +4,7 @@ With q, k and v after the convolution and its SiLU, k of length 1, a step is
 `state = exp(g) * state; state = state + beta (v - state k) k^T` and `y = state q`, with a decay g
 of its own for each channel of the key (Kimi Team 2025, "Kimi Linear", equation 1;
 flash-linear-attention fla/ops/kda/naive.py). The recurrence runs token by token in float64. The
-model's numbers leave nothing to round: a token's key is a unit vector that its position has, so a
+model's numbers leave nothing to round: a token's key is a unit vector, chosen by its position, so a
 channel holds what is left of the value of one token; one token in four has the key of the one
 before, and replaces its value or half of it. A decay is 0, 1/2 or 1 and
 beta 1/2 or 1, both by token and head, the decay by channel too: a gate of another row, head or

@@ -5,7 +5,7 @@ own for each head (Qin et al. 2024, "Lightning Attention-2", equation 4), `2^(-8
 head i counted from 1, as ALiBi has it (Press, Smith and Lewis 2022), times what the layer's place
 makes of it (MiniMax 2025, "MiniMax-01", modeling code `_build_slope_tensor`). There is no
 convolution. The recurrence here runs token by token in float64; the exponentials round, so states
-are compared with a part of their size. A token's key is a unit vector that its position has, so a
+are compared with a part of their size. A token's key is a unit vector, chosen by its position, so a
 row of a state holds what is left of the value of one token, and shows one that is missing, foreign
 or counted twice. Behind `LINEAR_WIDTH` tokens keys come again, and add to what is
 left of the older values. Queries read every row.

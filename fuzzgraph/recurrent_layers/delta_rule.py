@@ -6,7 +6,7 @@ With q, k and v after the convolution and its SiLU, k of length 1, a step is
 Hatamizadeh 2024, "Gated Delta Networks", equation 10), as Qwen3-Next has it: transformers
 modeling_qwen3_next.py, `torch_recurrent_gated_delta_rule` and `Qwen3NextRMSNormGated`. The model's
 numbers make states exact in float32: beta is 1/2 or 1, by token and head, and the key of a token is
-a unit vector that its position has. So a column of a state is the value of one token, or half of
+a unit vector, chosen by its position. So a column of a state is the value of one token, or half of
 it: a token that is missing or foreign shows, a beta of another token or head, and one that
 is counted twice, which leaves three quarters where beta is 1/2, as it is in half of the heads for
 each token. One token in four has the key of the one before, and replaces its value or half of it:

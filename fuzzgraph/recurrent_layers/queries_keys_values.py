@@ -1,6 +1,6 @@
 """What tokens and their positions bring to a layer as q, k and v, one beside the other.
 
-The key of a token is a unit vector that its position has, so a state keeps the values of its tokens
+The key of a token is a unit vector, chosen by its position, so a state keeps the values of tokens
 apart; in a delta rule one token in four has the key of the one before, whose value it replaces, by
 its beta. A query is about the token and its position, and reads every channel.
 """
@@ -42,11 +42,14 @@ def token_inputs(content: Content, keys: int, values: int) -> torch.Tensor:
 
 
 def channels_of(places: torch.Tensor, channels: int) -> torch.Tensor:
-    """[positions] channel of each of these positions, which are as many in turn as there are
-    channels, a power of 2.
+    """[positions] the channel of each of these positions: each has its own until there are more
+    positions than channels.
 
-    The next position's lies beyond the half: kernels take channels in blocks, and two tokens have
-    theirs in the first block and in the last.
+    Neighbours lie half of the channels apart. Kernels take channels in blocks, so two tokens are
+    enough to have something in the first half of the blocks and in the second.
+
+    Args:
+        channels: a power of 2, at least 4: only then is the step from one position to the next odd.
     """
     return places * (channels // 2 + 1) % channels
 

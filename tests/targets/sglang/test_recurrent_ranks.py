@@ -46,6 +46,20 @@ def beside(mode: Mode, rows: int, others: int, **settings: Any) -> Case:
     return validate(Case(schema_version=1, config=config, steps=steps))
 
 
+def verified(rows: int, drafts: int, **settings: Any) -> Case:
+    """Verifies of a model without recurrent layers, on four ranks that share their tokens."""
+    return beside(
+        "target_verify",
+        rows,
+        rows,
+        attn_tp_size=4,
+        draft_tokens=drafts,
+        spec_steps=drafts - 1,
+        recurrent_state=False,
+        **settings,
+    )
+
+
 @pytest.mark.parametrize("ranks", [1, 4])
 @pytest.mark.parametrize(
     ("target", "version"),
@@ -71,17 +85,7 @@ def test_drafts_that_the_ranks_cannot_share_shift_queries_of_live_rows(
     workers: Workers, version: str, target: str, settings: dict[str, Any]
 ) -> None:
     """Open in 0.5.23; see reports/findings/sglang-verify-width.md."""
-    case = beside(
-        "target_verify",
-        2,
-        2,
-        attn_tp_size=4,
-        draft_tokens=3,
-        spec_steps=2,
-        recurrent_state=False,
-        **settings,
-    )
-    seen = found(workers, version, case, f"sglang-{target}-verify")
+    seen = found(workers, version, verified(2, 3, **settings), f"sglang-{target}-verify")
     assert ("computes", "attention") in seen
 
 
@@ -90,10 +94,7 @@ def test_backends_that_go_by_offsets_leave_tokens_that_the_ranks_cannot_share_un
     workers: Workers, target: str
 ) -> None:
     """Live rows are right; see reports/findings/sglang-verify-tokens-unwritten.md."""
-    case = beside(
-        "target_verify", 2, 2, attn_tp_size=4, draft_tokens=3, spec_steps=2, recurrent_state=False
-    )
-    (finding, *others) = workers.findings(NEWEST, case, f"sglang-{target}-verify")
+    (finding, *others) = workers.findings(NEWEST, verified(2, 3), f"sglang-{target}-verify")
     assert (finding.oracle, finding.buffer, others) == ("noninterference", "attention", [])
     assert finding.detail["blamed"] == "fresh memory of the step"
     assert finding.detail["rows"] == "padded"
@@ -103,10 +104,7 @@ def test_backends_that_go_by_offsets_leave_tokens_that_the_ranks_cannot_share_un
 def test_backends_that_go_by_offsets_write_each_token_that_the_ranks_share(
     workers: Workers, target: str
 ) -> None:
-    case = beside(
-        "target_verify", 3, 3, attn_tp_size=4, draft_tokens=4, spec_steps=3, recurrent_state=False
-    )
-    assert found(workers, NEWEST, case, f"sglang-{target}-verify") == set()
+    assert found(workers, NEWEST, verified(3, 4), f"sglang-{target}-verify") == set()
 
 
 @pytest.mark.parametrize("target", ["gdn", "kda"])
