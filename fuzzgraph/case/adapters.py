@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fuzzgraph.case.model import EngineConfig, ReplayStep
+from fuzzgraph.case.engine_config import EngineConfig
+from fuzzgraph.case.model import ReplayStep
 from fuzzgraph.splitmix import Chance
 
 MORE_ADAPTERS = 2

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from fuzzgraph.case.model import EngineConfig, Mode, ReplayStep
+from fuzzgraph.case.engine_config import EngineConfig, Mode
+from fuzzgraph.case.model import ReplayStep
 
 
 def counts_tokens(config: EngineConfig, mode: Mode) -> bool:

@@ -10,7 +10,8 @@ from fuzzgraph.case.adapters import (
 )
 from fuzzgraph.case.capture_sizes import ladder, most_of_a_rank, padded_size, rank_sizes
 from fuzzgraph.case.config_rules import refuse, validate_config
-from fuzzgraph.case.model import BatchRow, Case, EngineConfig, Mode, ReplayStep
+from fuzzgraph.case.engine_config import EngineConfig, Mode
+from fuzzgraph.case.model import BatchRow, Case, ReplayStep
 from fuzzgraph.case.verified_states import most_requests
 from fuzzgraph.case.verify_budgets import cuts_rows
 from fuzzgraph.case.whole_pasts import past_unit

@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 
 from fuzzgraph.case.coherence import validate
-from fuzzgraph.case.model import DIMENSIONS, SCHEMA_VERSION, Case, EngineConfig
+from fuzzgraph.case.engine_config import DIMENSIONS, EngineConfig
+from fuzzgraph.case.model import SCHEMA_VERSION, Case
 from fuzzgraph.errors import UNREADABLE, InvalidCase, UsageError
 from fuzzgraph.strict_json import decode_json
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fuzzgraph.case.model import EngineConfig
+from fuzzgraph.case.engine_config import EngineConfig
 
 
 def image_tokens(config: EngineConfig, request: int) -> int:

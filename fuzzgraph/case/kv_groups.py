@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from fuzzgraph.case.model import DIMENSIONS, EngineConfig, LayerType
+from fuzzgraph.case.engine_config import DIMENSIONS, EngineConfig, LayerType
 
 SECOND_LAYER = "swa_attention"
 """Output of the first layer behind `swa_window`; that of the first of all is `attention`."""

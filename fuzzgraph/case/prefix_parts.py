@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fuzzgraph.case.model import EngineConfig
+from fuzzgraph.case.engine_config import EngineConfig
 
 __all__ = ["MOST_PARTS", "expands_past", "graph_chunk", "merged_parts"]
 

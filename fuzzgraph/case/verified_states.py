@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from fuzzgraph.case.model import BatchRow, Case, EngineConfig, Mode
+from fuzzgraph.case.engine_config import EngineConfig, Mode
+from fuzzgraph.case.model import BatchRow, Case
 
 
 def verifies_states(config: EngineConfig) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fuzzgraph.case.model import EngineConfig
+from fuzzgraph.case.engine_config import EngineConfig
 
 BY_TOKENS = ("compact", "verify_all")
 """Budgets by which graphs are captured by tokens."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fuzzgraph.case.model import EngineConfig, Mode
+from fuzzgraph.case.engine_config import EngineConfig, Mode
 
 __all__ = ["past_unit", "with_whole_past"]
 

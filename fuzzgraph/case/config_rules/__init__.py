@@ -29,7 +29,7 @@ from fuzzgraph.case.config_rules.keys import (
 )
 from fuzzgraph.case.config_rules.refusal import refuse
 from fuzzgraph.case.config_rules.servers import WHOLE_BATCHES, hands_out
-from fuzzgraph.case.model import EngineConfig
+from fuzzgraph.case.engine_config import EngineConfig
 
 __all__ = [
     "EXPERT_LORA_OPTIONS",

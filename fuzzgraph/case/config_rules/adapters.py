@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fuzzgraph.case.config_rules.beside import set_among
 from fuzzgraph.case.config_rules.refusal import refuse
-from fuzzgraph.case.model import EngineConfig
+from fuzzgraph.case.engine_config import EngineConfig
 
 EXPERT_LORA_OPTIONS = ("experts_shared_outer_loras", "lora_use_virtual_experts")
 """Of a server whose adapters have weights of experts."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from fuzzgraph.case.model import DIMENSIONS, EngineConfig
+from fuzzgraph.case.engine_config import DIMENSIONS, EngineConfig
 
 
 def set_among(config: EngineConfig | Mapping[str, Any], names: Iterable[str]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fuzzgraph.case.config_rules.beside import also, set_among
 from fuzzgraph.case.config_rules.refusal import refuse
-from fuzzgraph.case.model import EngineConfig
+from fuzzgraph.case.engine_config import EngineConfig
 
 
 def check_experts(config: EngineConfig) -> None:

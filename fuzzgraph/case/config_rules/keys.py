@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fuzzgraph.case.config_rules.beside import set_among
 from fuzzgraph.case.config_rules.refusal import refuse
-from fuzzgraph.case.model import EngineConfig
+from fuzzgraph.case.engine_config import EngineConfig
 
 _MOST_LAYERS = 8
 """Layers of a model that a case may name: each has a pool of its own."""

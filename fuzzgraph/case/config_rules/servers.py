@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fuzzgraph.case.config_rules.beside import set_among
 from fuzzgraph.case.config_rules.refusal import refuse
-from fuzzgraph.case.model import SPEC_MODES, EngineConfig, Mode
+from fuzzgraph.case.engine_config import SPEC_MODES, EngineConfig, Mode
 
 
 def check_ranks(config: EngineConfig) -> None:

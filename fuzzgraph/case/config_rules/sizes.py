@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fuzzgraph.case.config_rules.refusal import refuse
-from fuzzgraph.case.model import DIMENSIONS, EngineConfig
+from fuzzgraph.case.engine_config import DIMENSIONS, EngineConfig
 
 _LARGEST_CAPTURE = 8192
 _LARGEST_POOL = 1 << 30

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fuzzgraph.case.config_rules.refusal import refuse
-from fuzzgraph.case.model import EngineConfig
+from fuzzgraph.case.engine_config import EngineConfig
 from fuzzgraph.case.verified_states import verifies_states
 
 
