@@ -91,7 +91,7 @@ class FreedMemory:
         asked = [region for region in suspected if self._holder_of(region) is None]
         if not asked:
             return []
-        containers = {id(each) for bindings in kept for each in bindings.containers}
+        containers = [each for bindings in kept for each in bindings.containers]
         held = self._memory.held(asked, ours=self._ours(), containers=containers)
         self._holders |= held
         return [region for region in asked if id(region) not in held]

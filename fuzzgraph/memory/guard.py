@@ -139,7 +139,11 @@ class GuardedMemory(Interception):  # type: ignore[no-untyped-call]
         return self._worlds.is_poison(tensor)
 
     def held(
-        self, regions: Iterable[Region], *, ours: Collection[int], containers: Collection[int] = ()
+        self,
+        regions: Iterable[Region],
+        *,
+        ours: Collection[int],
+        containers: Collection[object] = (),
     ) -> dict[int, weakref.ReferenceType[torch.Tensor]]:
         """Of those of these regions in which something holds a tensor, by their `id`, one of these;
         see `holders.held`."""

@@ -7,10 +7,12 @@ guard never does, and what the recorder captures keeps aliases of it, so that no
 from __future__ import annotations
 
 import gc
+import sys
 import weakref
-from collections.abc import Collection, Iterable, Iterator
+from collections import Counter
+from collections.abc import Collection, Iterable
 from contextlib import suppress
-from types import FrameType
+from itertools import compress
 
 import torch
 
@@ -29,59 +31,107 @@ def held(
     layout: Layout,
     *,
     ours: Collection[int],
-    containers: Collection[int] = (),
+    containers: Collection[object] = (),
 ) -> dict[int, weakref.ReferenceType[torch.Tensor]]:
     """By the `id` of each of these regions in which something of the process holds a tensor, one of
     these tensors.
 
-    It walks all objects, which takes a tenth of a second: ask for what is suspected already.
+    It lists all objects, which takes a tenth of a second: ask for what is suspected already.
 
     Args:
         ours: `id` of the harness's own tensors in them, which do not count.
-        containers: `id` of lists and dicts of the harness: what they alone hold does not count.
+        containers: lists and dicts of the harness: what they alone hold does not count.
     """
-    found = {id(region): list[torch.Tensor]() for region in regions}
-    # What is set aside from collections is neither listed nor searched.
+    wanted = set(map(id, regions))
+    found = _Inside()
+    # What is set aside from collections is not listed.
     gc.unfreeze()
     try:
-        for region, tensor in _inside(found.keys(), layout, ours):
-            found[id(region)].append(tensor)
-        known = {*containers, *map(id, found.values())}
-        kept = {key: _held_one(tensors, known) for key, tensors in found.items()}
-        return {key: tensor for key, tensor in kept.items() if tensor is not None}
+        for tensor in _tensors_of_process():
+            found.take(tensor, wanted, layout, ours)
     finally:
         gc.freeze()
+    del tensor
+    return found.held(containers)
 
 
-def _inside(
-    wanted: Collection[int], layout: Layout, ours: Collection[int]
-) -> Iterator[tuple[Region, torch.Tensor]]:
-    for one in gc.get_objects():
-        # By `type`: `isinstance` asks an object for its class, and a lazy module would import.
-        if not issubclass(type(one), torch.Tensor) or id(one) in ours:
-            continue
+class _Inside:
+    """The tensors of the process in some regions."""
+
+    def __init__(self) -> None:
+        self._keys: list[int] = []
+        self._tensors: list[torch.Tensor] = []
+        # A view keeps its base alive, without a reference that Python sees.
+        self._views = Counter[int]()
+
+    def take(
+        self, one: torch.Tensor, wanted: Collection[int], layout: Layout, ours: Collection[int]
+    ) -> None:
         # Tensors without memory of their own raise.
         with suppress(RuntimeError, NotImplementedError):
             region = layout.region_of(one)
+            if region is None or id(region) not in wanted:
+                return
+            if not one.is_inference():
+                self._views[id(one._base)] += 1
             # The harness's views of whole blocks begin with a red zone.
-            payload = region is not None and address_of(one) >= layout.arena.address + region.offset
-            if region is not None and payload and id(region) in wanted:
-                yield region, one
+            payload = address_of(one) >= layout.arena.address + region.offset
+            if payload and id(one) not in ours:
+                self._keys.append(id(region))
+                self._tensors.append(one)
+
+    def held(
+        self, containers: Collection[object]
+    ) -> dict[int, weakref.ReferenceType[torch.Tensor]]:
+        """By region, one of the tensors that something else than `containers` holds.
+
+        References are counted: an object of a C++ library may hold a tensor and not tell the
+        collector.
+        """
+        kept = Counter[int]()
+        wanted = set(map(id, self._tensors))
+        for each in containers:
+            kept.update(filter(wanted.__contains__, map(id, gc.get_referents(each))))
+        held = {}
+        references = _references(self._tensors)
+        for key, tensor, count in zip(self._keys, self._tensors, references, strict=True):
+            views = self._views[id(tensor)]
+            of_python = count > _REFERENCES[bool(views)] + kept[id(tensor)]
+            # All of Python counts once there.
+            of_cpp = tensor._use_count() > 1 + views  # type: ignore[attr-defined]
+            if of_python or of_cpp:
+                held[key] = weakref.ref(tensor)
+        return held
 
 
-def _held_one(
-    tensors: list[torch.Tensor], known: Collection[int]
-) -> weakref.ReferenceType[torch.Tensor] | None:
-    # A view keeps its base alive, without a reference that Python sees.
-    bases = {id(tensor._base) for tensor in tensors if not tensor.is_inference()}
-    # No generator: it would hold the tensor itself.
-    for tensor in tensors:
-        holders = [one for one in gc.get_referrers(tensor) if not _is_frame_here(one)]
-        # Without a reference that Python sees it is C++ that holds it.
-        if any(id(one) not in known for one in holders) or not (holders or id(tensor) in bases):
-            return weakref.ref(tensor)
-    return None
+def _tensors_of_process() -> list[torch.Tensor]:
+    kinds = _with_subclasses(torch.Tensor)
+    # By `type`: `isinstance` asks an object for its class, and a lazy module would import. No loop
+    # in Python over all objects: there are half a million, few of them tensors.
+    objects = gc.get_objects()
+    return list(compress(objects, map(kinds.__contains__, map(id, map(type, objects)))))
 
 
-def _is_frame_here(holder: object) -> bool:
-    return isinstance(holder, FrameType) and holder.f_globals is globals()
+def _with_subclasses(kind: type) -> set[int]:
+    """`id` of a class and of all below it."""
+    return {id(kind)}.union(*map(_with_subclasses, type.__subclasses__(kind)))
+
+
+def _references(tensors: list[torch.Tensor]) -> list[int]:
+    return [sys.getrefcount(tensor) for tensor in tensors]
+
+
+def _references_of_one_list() -> tuple[int, int]:
+    """What `_references` gives for tensors that its list alone holds: one, and one with a view.
+
+    Measured, since Pythons count their own use differently, and torch's a view's.
+    """
+    with torch.inference_mode(False):
+        tensors = [torch.empty(1), torch.empty(1)]
+        view = tensors[1][:]
+        lone, viewed = _references(tensors)
+        del view
+    return lone, viewed
+
+
+_REFERENCES = _references_of_one_list()

@@ -64,6 +64,13 @@ class GrowsAndKeepsTheOld(GrowsWithoutGraph):
         super().prepare_eager(batch)
 
 
+class GrowsAndCppKeepsTheOld(GrowsWithoutGraph):
+    def prepare_eager(self, batch: Batch) -> None:
+        self.old: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        self.old.set_result(self.bias)
+        super().prepare_eager(batch)
+
+
 class WrittenBehindCapture(GraphRunner):
     """Leaves a copy of the lengths in a buffer that it drops after the capture."""
 
@@ -145,6 +152,10 @@ def test_a_buffer_that_a_function_keeps_is_held() -> None:
 
 def test_an_old_buffer_that_the_engine_keeps_in_a_list_is_held() -> None:
     assert findings_of(GrowsAndKeepsTheOld, 2, 3, 1) == ()
+
+
+def test_an_old_buffer_that_cpp_alone_keeps_is_held() -> None:
+    assert findings_of(GrowsAndCppKeepsTheOld, 2, 3, 1) == ()
 
 
 def test_a_graph_that_does_not_use_the_buffer_is_spared() -> None:

@@ -186,10 +186,12 @@ class DSparkWorker(BlockWorker):
         """The draft model, as far as it does not lie on a graph runner: the engine's head."""
         mixin = engine_module(_MODEL).DSparkDraftMixin
         made = type("DraftModel", (mixin, _Backbone), {})(self._described())
-        first, second = markov_weights()
         head, dtype, device = made.markov_head, self.embedding.dtype, self._runner.device
-        for layer, weight in ((head.markov_w1, first), (head.markov_w2, second)):
-            layer.weight = torch.nn.Parameter(on_device(weight.to(dtype), device), False)
+        # A parameter is another tensor. As long as the first one lives, nobody has to search for
+        # what else holds its memory.
+        self._weights = [on_device(weight.to(dtype), device) for weight in markov_weights()]
+        for layer, weight in zip((head.markov_w1, head.markov_w2), self._weights, strict=True):
+            layer.weight = torch.nn.Parameter(weight, False)
         return made
 
     def fold_sampler(self) -> bool:
