@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import EngineConfig, Mode, attention_outputs
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.reference.draft_layers import CHAINED_HIDDEN, LAYER_HIDDEN, draft_layers, of_layers
@@ -61,7 +60,6 @@ _LATER = dict.fromkeys(("triton", "trtllm_mha"), _SHARED)
 _OF_ONE_RANK: Mapping[str, Any] = {
     "modes": ("draft_extend",),
     "max_dp_size": 1,
-    "idle_alone": Capabilities().idle_alone,
     # A later layer's keys at the end of a prefix follow from the tokens behind it.
     "shared_prefixes": False,
 }
