@@ -10,6 +10,8 @@ from typing import Any
 import triton.language as tl
 from triton.runtime import interpreter
 
+from fuzzgraph.lanes.aliases import outside_launches
+
 
 class GlobalsRead:
     """Names that some functions read from their modules, with what they stood for.
@@ -33,14 +35,16 @@ class GlobalsRead:
         return self.refused
 
     def _add(self, module: dict[str, Any], name: str) -> None:
-        value = module[name]
+        value = outside_launches(module, name)
         if not _is_fixed(value):
             self.refused = f"the global {name} may change"
         self._read[id(module), name] = (module, name, value)
 
     def hold(self) -> bool:
         """Whether every name still stands for the same object."""
-        return all(module.get(name) is value for module, name, value in self._read.values())
+        return all(
+            outside_launches(module, name) is value for module, name, value in self._read.values()
+        )
 
 
 def is_device_function(function: Any) -> bool:

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import triton.language as tl
 
 from fuzzgraph.lanes import LaneReport, lanes
-from tests.lanes.kernels import arithmetic, attention, hazards, indices, traced, tutorials
+from tests.lanes.kernels import arithmetic, attention, hazards, indices, servers, traced, tutorials
 from tests.lanes.kernels.launch import Launch
 from tests.lanes.test_same_bytes import HEAVY, drawn, outcome
 
@@ -131,6 +132,38 @@ def test_a_global_that_changed_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(traced.scaled.rewrite().__globals__, "SCALE", 5)
     assert run(traced.scaled, 1, source, target, 8).played == 0
     assert target.tolist() == [5 * each for each in range(8)]
+
+
+@pytest.mark.parametrize("name", ["by_alias", "of_the_library"])
+def test_a_kernel_that_has_the_language_under_other_names_is_played_back(name: str) -> None:
+    for number in (0.5, 1.5, 2.25):
+        x, out = torch.tensor([number, 2 * number]), torch.zeros(2)
+        with lanes() as report:
+            if name == "by_alias":
+                servers.by_alias[(2,)](x, out)
+            else:
+                servers.of_the_library[(2,)](x, out, ALONE=False)
+        expected = 2 * x.exp() - 1 if name == "by_alias" else library(x)
+        torch.testing.assert_close(out, expected)
+        assert report.played == (number > 0.5)
+
+
+def library(x: torch.Tensor) -> torch.Tensor:
+    """What `servers.of_the_library` computes."""
+    return x.log1p() + (x + 0.5).floor() + x.tanh()
+
+
+def test_another_name_of_the_language_that_changed_is_seen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    x, out = torch.tensor([2.0, 3.0]), torch.zeros(2)
+    with lanes():
+        servers.by_alias[(2,)](x, out)
+    monkeypatch.setattr(servers, "exp", tl.exp2)
+    with lanes() as report:
+        servers.by_alias[(2,)](x, out)
+    assert report.played == 0
+    torch.testing.assert_close(out, 2 * x.exp2() - 1)
 
 
 def test_a_kernel_that_reads_a_list_is_never_played_back() -> None:
