@@ -38,6 +38,11 @@ class TestReleased:
         stored = {"dtype": "bfloat16", "kv_dtype": "float8_e4m3fn", "trtllm_kernel": kernel}
         assert seen(workers, "0.5.23", drafts(**stored), "sglang-trtllm-mha-draft") == set()
 
+    def test_sessions_of_different_kernels_keep_their_own(self, workers: Workers) -> None:
+        first, second = drafts(), drafts(trtllm_kernel="xqa")
+        for case in (first, second, first):
+            assert seen(workers, "0.5.23", case, "sglang-trtllm-mha-draft") == set()
+
     @pytest.mark.parametrize(
         ("bug", "oracle", "buffer"),
         [

@@ -7,7 +7,6 @@ table of the same slots' pages, and the lengths of the past: no step sees a draf
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import torch
 
@@ -15,11 +14,9 @@ from fuzzgraph.case import EngineConfig
 from fuzzgraph.observation import Field
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.sglang.backends.aiter import AITER
-from fuzzgraph.targets.sglang.backends.attention_backend import OwnGlobals
 from fuzzgraph.targets.sglang.backends.multi_step_draft import MultiStepDraftTarget, drafts_on
 from fuzzgraph.targets.sglang.backends.stepwise_draft import StepwiseBackend, StepwiseDraftSession
 from fuzzgraph.targets.sglang.stubs.draft_worker import runs_draft_loop
-from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 from fuzzgraph.targets.sglang.stubs.workspaces import keep_workspaces_small
 
 _STEPS = StepwiseBackend(AITER, ("AiterMultiStepDraftBackend",))
@@ -77,7 +74,6 @@ class AiterDraftSession(StepwiseDraftSession):
     """One draft runner and AITER's backend of each step."""
 
     def __init__(self, config: EngineConfig, graphs: GraphEngine) -> None:
-        self._globals = OwnGlobals(AITER)
         super().__init__(config, graphs, _STEPS)
 
     def _fill(self, config: EngineConfig) -> int:
@@ -85,14 +81,6 @@ class AiterDraftSession(StepwiseDraftSession):
         get_cuda_graph_seq_len_fill_value)."""
         chain = config.spec_topk == 1 and runs_draft_loop()
         return config.spec_steps + 2 if chain else config.draft_tokens
-
-    def _open_backend(self, runner: ModelRunner) -> Any:
-        with self._globals.opened():
-            return super()._open_backend(runner)
-
-    def _use(self) -> None:
-        super()._use()
-        self._globals.put()
 
     def fields_of_step(self, name: str, step: int) -> tuple[Field, ...]:
         """A draft has a query for each branch at each step."""

@@ -393,10 +393,14 @@ def open_backend(
         arguments: of its constructor, beside the runner.
     """
     forget_workspaces(engine_module(kind.place()[0]))
-    return kind.opened(runner, made, **arguments)
+    own = _OwnGlobals(kind)
+    with own.opened():
+        backend = kind.opened(runner, made, **arguments)
+    runner.configuration.bring(own.put)
+    return backend
 
 
-class OwnGlobals:
+class _OwnGlobals:
     """What the constructor of a backend changes in its module, for one session.
 
     Args:
@@ -444,13 +448,7 @@ class BackendSession(DecodeSession):
         return self._kind.server(self._config)
 
     def _open_backend(self, runner: ModelRunner) -> Any:
-        self._globals = OwnGlobals(self._kind)
-        with self._globals.opened():
-            return open_backend(self._kind, runner)
-
-    def _use(self) -> None:
-        super()._use()
-        self._globals.put()
+        return open_backend(self._kind, runner)
 
     def remember(self, key: Hashable) -> None:
         super().remember(key)

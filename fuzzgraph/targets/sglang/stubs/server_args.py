@@ -8,7 +8,7 @@ or in a context that the arguments are published to.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -71,6 +71,7 @@ class Configuration:
     ) -> None:
         self.config = config
         self.everyone = all_ranks(config)
+        self._brought: list[Callable[[], None]] = []
         values: dict[str, Any] = {
             "model_path": "none",
             "device": device.type,
@@ -156,6 +157,13 @@ class Configuration:
         self._publish()
         if exchanged:
             two_batches.follow_arguments(self.server_args)
+        for put in self._brought:
+            put()
+
+    def bring(self, put: Callable[[], None]) -> None:
+        """Have this called whenever the session is used again after another one: it puts back what
+        the session has of its own in modules of the engine."""
+        self._brought.append(put)
 
     def _publish(self) -> None:
         """Where the release's code looks them up."""
