@@ -159,3 +159,14 @@ def test_several_branches_are_drawn_by_lists_of_tokens_alone(
 def test_lists_of_tokens_ask_for_values_as_wide_as_keys() -> None:
     config = EngineConfig(modes=("draft",), head_dim=8, v_head_dim=4)
     assert "walks values" in (open_target(_AITER).unsupported(config) or "")
+
+
+def test_contexts_shorter_than_what_graphs_are_captured_for_are_not_driven() -> None:
+    target = open_target(_AITER)
+    given: dict[str, Any] = {"modes": ("draft",), "spec_steps": 2, "draft_tokens": 3}
+    said = target.unsupported(EngineConfig(**given, max_context_len=3))
+    assert said == (
+        "max_context_len=3 is not driven, only 4 and more: graphs are captured for rows of so many "
+        "tokens"
+    )
+    assert target.unsupported(EngineConfig(**given, max_context_len=4)) is None

@@ -43,6 +43,17 @@ def _refused_branches(config: EngineConfig) -> str | None:
     return None
 
 
+def _refused_context(config: EngineConfig) -> str | None:
+    """The lists of a graph have room for contexts, not for what it is captured with."""
+    captured = max(config.spec_steps + 2, config.draft_tokens)
+    if config.max_context_len < captured:
+        return (
+            f"max_context_len={config.max_context_len} is not driven, only {captured} and more: "
+            "graphs are captured for rows of so many tokens"
+        )
+    return None
+
+
 class AiterDraftTarget(MultiStepDraftTarget):
     """EAGLE's draft runner on AITER."""
 
@@ -60,7 +71,8 @@ class AiterDraftTarget(MultiStepDraftTarget):
         )
 
     def refused(self, config: EngineConfig) -> str | None:
-        return _refused_reach(config) or _refused_branches(config) or super().refused(config)
+        refused = _refused_reach(config) or _refused_branches(config) or _refused_context(config)
+        return refused or super().refused(config)
 
     def open_session(self, config: EngineConfig, graphs: GraphEngine) -> AiterDraftSession:
         return AiterDraftSession(config, graphs)
