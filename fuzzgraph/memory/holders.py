@@ -42,43 +42,42 @@ def held(
         ours: `id` of the harness's own tensors in them, which do not count.
         containers: lists and dicts of the harness: what they alone hold does not count.
     """
-    wanted = set(map(id, regions))
-    found = _Inside()
+    found = _Inside(set(map(id, regions)), layout, ours)
     # What is set aside from collections is not listed.
     gc.unfreeze()
     try:
-        for tensor in _tensors_of_process():
-            found.take(tensor, wanted, layout, ours)
+        found.take(_tensors_of_process())
     finally:
         gc.freeze()
-    del tensor
     return found.held(containers)
 
 
 class _Inside:
     """The tensors of the process in some regions."""
 
-    def __init__(self) -> None:
+    def __init__(self, wanted: Collection[int], layout: Layout, ours: Collection[int]) -> None:
+        self._wanted = wanted
+        self._layout = layout
+        self._ours = ours
         self._keys: list[int] = []
         self._tensors: list[torch.Tensor] = []
         # A view keeps its base alive, without a reference that Python sees.
         self._views = Counter[int]()
 
-    def take(
-        self, one: torch.Tensor, wanted: Collection[int], layout: Layout, ours: Collection[int]
-    ) -> None:
-        # Tensors without memory of their own raise.
-        with suppress(RuntimeError, NotImplementedError):
-            region = layout.region_of(one)
-            if region is None or id(region) not in wanted:
-                return
-            if not one.is_inference():
-                self._views[id(one._base)] += 1
-            # The harness's views of whole blocks begin with a red zone.
-            payload = address_of(one) >= layout.arena.address + region.offset
-            if payload and id(one) not in ours:
-                self._keys.append(id(region))
-                self._tensors.append(one)
+    def take(self, tensors: Iterable[torch.Tensor]) -> None:
+        for one in tensors:
+            # Tensors without memory of their own raise.
+            with suppress(RuntimeError, NotImplementedError):
+                region = self._layout.region_of(one)
+                if region is None or id(region) not in self._wanted:
+                    continue
+                if not one.is_inference():
+                    self._views[id(one._base)] += 1
+                # The harness's views of whole blocks begin with a red zone.
+                payload = address_of(one) >= self._layout.arena.address + region.offset
+                if payload and id(one) not in self._ours:
+                    self._keys.append(id(region))
+                    self._tensors.append(one)
 
     def held(
         self, containers: Collection[object]
