@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -134,23 +134,27 @@ def test_a_global_that_changed_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert target.tolist() == [5 * each for each in range(8)]
 
 
-@pytest.mark.parametrize("name", ["by_alias", "of_the_library"])
-def test_a_kernel_that_has_the_language_under_other_names_is_played_back(name: str) -> None:
+@pytest.mark.parametrize(
+    ("kernel", "constants", "computed"),
+    [
+        (servers.by_alias, {}, lambda x: 2 * x.exp() - 1),
+        (
+            servers.of_the_library,
+            {"ALONE": False},
+            lambda x: x.log1p() + (x + 0.5).floor() + x.tanh(),
+        ),
+    ],
+    ids=["of the language", "of the device's library"],
+)
+def test_a_kernel_that_calls_functions_by_other_names_is_played_back(
+    kernel: Any, constants: dict[str, Any], computed: Callable[[torch.Tensor], torch.Tensor]
+) -> None:
     for number in (0.5, 1.5, 2.25):
         x, out = torch.tensor([number, 2 * number]), torch.zeros(2)
         with lanes() as report:
-            if name == "by_alias":
-                servers.by_alias[(2,)](x, out)
-            else:
-                servers.of_the_library[(2,)](x, out, ALONE=False)
-        expected = 2 * x.exp() - 1 if name == "by_alias" else library(x)
-        torch.testing.assert_close(out, expected)
+            kernel[(2,)](x, out, **constants)
+        torch.testing.assert_close(out, computed(x))
         assert report.played == (number > 0.5)
-
-
-def library(x: torch.Tensor) -> torch.Tensor:
-    """What `servers.of_the_library` computes."""
-    return x.log1p() + (x + 0.5).floor() + x.tanh()
 
 
 def test_another_name_of_the_language_that_changed_is_seen(

@@ -44,7 +44,8 @@ def _refused_branches(config: EngineConfig) -> str | None:
 
 
 def _refused_context(config: EngineConfig) -> str | None:
-    """The lists of a graph have room for contexts, not for what it is captured with."""
+    """The lists of a graph have room for its rows' contexts (sglang spec_utils.py
+    draft_kv_indices_buffer_width), and rows of the capture may be longer than a tiny one."""
     captured = max(config.spec_steps + 2, config.draft_tokens)
     if config.max_context_len < captured:
         return (
