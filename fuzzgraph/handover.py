@@ -24,6 +24,7 @@ __all__ = [
     "Handover",
     "HandoverRule",
     "Held",
+    "Later",
     "Part",
     "QueryRow",
     "as_it_is",
@@ -196,20 +197,71 @@ _INTEGERS = frozenset(
 )
 
 
-def part_of(tensor: torch.Tensor, side: str = "", *, values: bool = True) -> Part:
+class Later:
+    """Inside, what is handed over is copied where it lies; it is read later, all of it at once.
+
+    Each read of a device's memory waits for the device, and takes away what a lead of the host
+    would show.
+
+    Args:
+        here: whether the CPU's memory counts as a device's, as on the emulated device.
+    """
+
+    def __init__(self, *, here: bool) -> None:
+        self._here = here
+        self._kept: list[tuple[Part, torch.Tensor]] = []
+
+    def __enter__(self) -> Later:
+        _later.append(self)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        _later.pop()
+
+    def takes(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor lies where a read of it waits."""
+        return tensor.layout is torch.strided and (self._here or not tensor.is_cpu)
+
+    def keep(self, part: Part, tensor: torch.Tensor) -> None:
+        """Copy the content of a part that has none yet; call it inside `as_it_is`."""
+        self._kept.append((part, tensor.clone()))
+
+    @property
+    def copies(self) -> list[torch.Tensor]:
+        """What is to be read, for `fill`."""
+        return [copy for _, copy in self._kept]
+
+    def fill(self, read: Iterable[torch.Tensor]) -> None:
+        """Complete the parts by the same copies, on the host now."""
+        for (part, _), copy in zip(self._kept, read, strict=True):
+            part.values = _integers(copy)
+        self._kept.clear()
+
+
+_later: list[Later] = []
+
+
+def part_of(
+    tensor: torch.Tensor, side: str = "", *, values: bool = True, at_once: bool = False
+) -> Part:
     """A tensor as it is now; call it inside `as_it_is`.
 
     Args:
         side: of its memory, if the caller knows it.
         values: whether to keep its content; a capture on a device allows no read.
+        at_once: whether the content is read now, also inside of `Later`.
     """
-    dtype, kept = tensor.dtype, None
-    if values and dtype in _INTEGERS and tensor.numel() <= MOST_VALUES:
-        kept = _integers(tensor)
+    dtype = tensor.dtype
     name = _NAMES.get(dtype)
     if name is None:
         name = _NAMES[dtype] = str(dtype)[len("torch.") :]
-    return Part(tuple(tensor.shape), name, tensor.data_ptr(), side, kept)
+    part = Part(tuple(tensor.shape), name, tensor.data_ptr(), side)
+    if values and dtype in _INTEGERS and tensor.numel() <= MOST_VALUES:
+        if _later and not at_once and _later[-1].takes(tensor):
+            _later[-1].keep(part, tensor)
+        else:
+            part.values = _integers(tensor)
+    return part
 
 
 def still_holds(part: Part, tensor: torch.Tensor) -> bool:

@@ -15,7 +15,7 @@ from functools import partial
 
 from fuzzgraph.execution.attribution import same
 from fuzzgraph.execution.failures import SessionFailed, printable_error
-from fuzzgraph.execution.observed import in_terms_of
+from fuzzgraph.execution.observed import in_terms_of, on_host
 from fuzzgraph.execution.session import OpenSession, Snapshot
 from fuzzgraph.graphs.late_arrivals import Arrivals, late_arrivals
 from fuzzgraph.graphs.late_copies import PinnedCopies, late_copies
@@ -183,7 +183,8 @@ class Ahead:
         opened, session = self._opened, self._opened.session
         stage = "prepare"
         try:
-            with opened.memory.over_lanes(), around:
+            # Nobody looks at what is handed over in this run; to read it would end the lead.
+            with opened.memory.over_lanes(), around, opened.taking_down_later():
                 session.prepare_replay(batch)
                 stage = "replay"
                 session.replay(batch)
@@ -241,4 +242,5 @@ class Ahead:
             outputs={name: tensor.clone() for name, tensor in seen.outputs.items()},
             metadata={name: tensor.clone() for name, tensor in seen.metadata.items()},
         )
+        copied = on_host(copied, self._opened.memory.crossings)
         return in_terms_of(batch, copied, self._opened.session.fields, self._opened.config)

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 import torch
 
+from fuzzgraph.memory import Crossings
 from fuzzgraph.observation import KeptOutput
-from fuzzgraph.rules.comparison import same_bits
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Kept:
     step: int
     name: str
@@ -19,15 +19,12 @@ class _Kept:
     then: torch.Tensor
     """A copy made when the engine handed it out."""
 
-    @property
-    def intact(self) -> bool:
-        return same_bits(self.handed_out, self.then)
-
 
 @dataclass(slots=True)
 class KeptResults:
     """What earlier steps handed out and nothing has changed yet."""
 
+    crossings: Crossings
     entries: list[_Kept] = field(default_factory=list)
 
     def keep(self, step: int, results: Mapping[str, torch.Tensor]) -> None:
@@ -36,10 +33,14 @@ class KeptResults:
 
     def take_changed(self) -> list[KeptOutput]:
         """What changed since it was handed out; each result is told once."""
-        changed = [one for one in self.entries if not one.intact]
+        changed = self._changed()
         if changed:
-            self.entries = [one for one in self.entries if one.intact]
+            self.entries = [one for one in self.entries if one not in changed]
         return [KeptOutput(one.name, one.step) for one in changed]
+
+    def _changed(self) -> list[_Kept]:
+        same = self.crossings.same((one.handed_out, one.then) for one in self.entries)
+        return [one for one, intact in zip(self.entries, same, strict=True) if not intact]
 
     def put_back(self) -> None:
         """Undo what the runs that a step is compared with wrote over the results.
@@ -47,9 +48,8 @@ class KeptResults:
         They replay graphs, and a snapshot leaves out the memory that graphs share. A step that
         replays none would otherwise be blamed for it.
         """
-        for one in self.entries:
-            if not one.intact:
-                _write(one.then, into=one.handed_out)
+        for one in self._changed():
+            _write(one.then, into=one.handed_out)
 
 
 def _write(values: torch.Tensor, into: torch.Tensor) -> None:

@@ -7,6 +7,7 @@ tables. Sessions show both as they are; nothing else is changed here.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -14,8 +15,30 @@ import torch
 from fuzzgraph.case import EngineConfig, group_configs
 from fuzzgraph.errors import TargetFailed
 from fuzzgraph.fields import TOLD, Field
+from fuzzgraph.handover import Later
+from fuzzgraph.memory import Crossings
 from fuzzgraph.observation import Observation
 from fuzzgraph.world import Batch, IntArray, segments
+
+
+def on_host(seen: Observation, crossings: Crossings, later: Later | None = None) -> Observation:
+    """What was seen, on the host, where oracles look at it from all sides.
+
+    Args:
+        later: what was handed over meanwhile, to be completed by the same crossing.
+    """
+    if not crossings.gathered:
+        return seen
+    copies = [] if later is None else later.copies
+    moved = iter(crossings.to_host([*seen.outputs.values(), *seen.metadata.values(), *copies]))
+    found = replace(
+        seen,
+        outputs={name: next(moved) for name in seen.outputs},
+        metadata={name: next(moved) for name in seen.metadata},
+    )
+    if later is not None:
+        later.fill(moved)
+    return found
 
 
 def in_terms_of(

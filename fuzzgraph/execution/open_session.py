@@ -67,6 +67,7 @@ def _opened(
         tail_factor=config.page_size,
         tail_cap=(64 if isolated else 2) << 10,
         keep_pool=isolated,
+        gathered=setup.graphs != "recorder",
         stock_kernels=setup.stock_kernels,
         capacity=capacity,
         # NaN in all memory that nobody wrote: undefined rows must not look like numbers here.

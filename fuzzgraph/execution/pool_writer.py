@@ -7,8 +7,10 @@ from it in memory that the batch neither names nor owns. `PoolWriter` knows one 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Literal
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +33,7 @@ from fuzzgraph.rules.writes import changed_rows
 from fuzzgraph.world import RESERVED_ROW, RESERVED_SLOT, Batch, IntArray
 
 _Copy = tuple[Callable[[torch.Tensor, torch.Tensor], None], torch.Tensor, torch.Tensor]
+"""How rows are written, their numbers, and what is written."""
 
 
 class PoolWriter:
@@ -129,10 +132,10 @@ class StepState:
             for group in pool_writer.groups
             for seen in (group.seen(batch),)
         ]
-        # (how it is written, row numbers, rows) of every copy that writes the state; made once,
-        # because a step is written for each of its runs.
-        self._copies = [*self._map_copies(), *self._encoder_copies(), *self._history_copies()]
-        self._copies += self._state_copies()
+        # Every copy that writes the state; made once, because a step is written for each of its
+        # runs.
+        copies = [*self._map_copies(), *self._encoder_copies(), *self._history_copies()]
+        self._copies = self._on_device([*copies, *self._state_copies()])
 
     @property
     def mode(self) -> Mode:
@@ -149,19 +152,24 @@ class StepState:
         for put, index, values in self._copies:
             put(index, values)
 
-    def _index(self, numbers: IntArray) -> torch.Tensor:
-        return self._on_device(torch.from_numpy(numbers))
+    def _on_device(self, copies: Sequence[_Copy]) -> list[_Copy]:
+        """Copies of the harness's host values, from the device of the engine's memory."""
+        host = [tensor for _, index, values in copies for tensor in (index, values)]
+        moved = self._pool_writer.memory.crossings.to_device(host)
+        return [
+            (put, index, values)
+            for (put, _, _), index, values in zip(copies, moved[::2], moved[1::2], strict=True)
+        ]
 
-    def _on_device(self, values: torch.Tensor) -> torch.Tensor:
-        """The harness's host values on the device of the engine's memory."""
-        return values.to(self._pool_writer.memory.device)
+    def _index(self, numbers: IntArray) -> torch.Tensor:
+        return torch.from_numpy(numbers).to(self._pool_writer.memory.device)
 
     def _map_copies(self) -> Iterator[_Copy]:
         for table, slots, lens in self._page_maps():
             if len(slots):
                 places = table.places(self._batch.req_pool_indices, lens)
-                values = self._index(slots).to(table.table.dtype)
-                yield table.put, self._index(places), values
+                values = torch.from_numpy(slots).to(table.table.dtype)
+                yield table.put, torch.from_numpy(places), values
 
     def _page_maps(self) -> Iterator[tuple[PageMap, IntArray, IntArray]]:
         """(page map, its slots, entries of each row)."""
@@ -183,20 +191,20 @@ class StepState:
     def _encoder_copies(self) -> Iterator[_Copy]:
         batch, first = self._batch, self._groups[0][0]
         if len(batch.encoder_slots.values) and self._encoder_planes:
-            index = self._index(batch.encoder_slots.values)
+            index = torch.from_numpy(batch.encoder_slots.values)
             values = first.content.encoder_planes(batch.encoder_tokens.values)
             for plane, rows in zip(self._encoder_planes, values, strict=True):
-                yield plane.put, index, self._on_device(plane.bytes_of(rows))
+                yield plane.put, index, plane.bytes_of(rows)
 
     def _history_copies(self) -> Iterator[_Copy]:
         for group, seen, past in self._groups:
             if group.planes and len(past):
-                index = self._index(seen.kv_slots.values[past])
+                index = torch.from_numpy(seen.kv_slots.values[past])
                 values = group.content.kv_planes(
                     seen.kv_tokens.values[past], seen.kv_positions.values[past]
                 )
                 for plane, rows in zip(group.planes, values, strict=True):
-                    yield plane.put, index, self._on_device(plane.bytes_of(rows))
+                    yield plane.put, index, plane.bytes_of(rows)
 
     def _state_copies(self) -> Iterator[_Copy]:
         started = self._pool_writer.has_state(self._batch)
@@ -206,7 +214,7 @@ class StepState:
             if mine.any():
                 known = found.values.nan_to_num(STATE_SIGNATURE[0])
                 values = state.bytes_of(known)[torch.from_numpy(mine)]
-                yield state.plane.put, self._index(found.slots[mine]), self._on_device(values)
+                yield state.plane.put, torch.from_numpy(found.slots[mine]), values
 
     def dont_care(self, world: int) -> Iterator[Perturbation]:
         """Each place of the pools that the batch does not own, with its change to `world`."""
@@ -253,32 +261,51 @@ class StepState:
 
     def foreign_writes(self, before: Image) -> list[ForeignWrite]:
         """Places that changed since `before` and are not the batch's, or hold wrong values."""
-        return [*self._slot_writes(before), *self.state_writes(before), *self._map_writes(before)]
+        return self._told([
+            *self._slot_checks(before), *self._state_checks(before), *self._map_checks(before)
+        ])  # fmt: skip
 
-    def _slot_writes(self, before: Image) -> Iterator[ForeignWrite]:
+    def state_writes(self, before: Image) -> list[ForeignWrite]:
+        """The same of recurrent states, and of the copies that a prefix cache keeps."""
+        return self._told([*self._state_checks(before)])
+
+    def _told(self, checks: Sequence[_Check]) -> list[ForeignWrite]:
+        same = self._pool_writer.memory.crossings.same((each.now, each.expected) for each in checks)
+        changed = (check for check, intact in zip(checks, same, strict=True) if not intact)
+        return [write for check in changed for write in check.writes()]
+
+    def _slot_checks(self, before: Image) -> Iterator[_Check]:
         # What each plane must hold now: as before, except for the KV of the new tokens.
         expected = {plane: self._rows_before(plane, before) for plane in self._pool_writer.planes}
         own: dict[PoolPlane, list[IntArray]] = {plane: [] for plane in expected}
+        written: list[_Copy] = []
         for group, seen, _ in self._groups:
             if not group.planes:
                 continue
-            slots = self._index(seen.slot_mapping)
+            slots = torch.from_numpy(seen.slot_mapping)
             for plane, rows in zip(group.planes, group.written(seen), strict=True):
-                plane.put(slots, self._on_device(plane.bytes_of(rows)), expected[plane])
+                into = partial(plane.put, into=expected[plane])
+                written.append((into, slots, plane.bytes_of(rows)))
                 own[plane].append(seen.slot_mapping)
+        for put, slots, values in self._on_device(written):
+            put(slots, values)
         for plane, rows in expected.items():
             mine = np.concatenate(own[plane] or [np.empty(0, dtype=np.int64)])
-            yield from _changed_rows(plane, rows, "slot", mine)
+            yield _PlaneCheck(plane, rows, "slot", mine)
 
-    def state_writes(self, before: Image) -> Iterator[ForeignWrite]:
-        """The same of recurrent states, and of the copies that a prefix cache keeps."""
-        for state in self._pool_writer.states:
-            plane, after = state.plane, state.after(self._batch)
+    def _state_checks(self, before: Image) -> Iterator[_Check]:
+        states = self._pool_writer.states
+        after = [state.after(self._batch) for state in states]
+        # What is taken for what the step wrote depends on what lies there, so it is put later.
+        moved = self._pool_writer.memory.crossings.to_device(
+            [tensor for each in after for tensor in (torch.from_numpy(each.slots), each.values)]
+        )
+        for at, state in enumerate(states):
+            plane, slots, values = state.plane, moved[2 * at], moved[2 * at + 1]
             expected = self._rows_before(plane, before)
-            slots, values = self._index(after.slots), self._on_device(after.values)
             values = state.taken(plane.tensor[slots].view_as(values), values)
             plane.put(slots, state.bytes_of(values), expected)
-            yield from _changed_rows(plane, expected, "state", after.slots)
+            yield _PlaneCheck(plane, expected, "state", after[at].slots)
 
     def _rows_before(self, plane: PoolPlane, before: Image) -> torch.Tensor:
         """The plane's bytes before the step; what is free for padding as it is now."""
@@ -286,21 +313,55 @@ class StepState:
         plane.put(plane.may_write, plane.get(plane.may_write), rows)
         return rows
 
-    def _map_writes(self, before: Image) -> Iterator[ForeignWrite]:
+    def _map_checks(self, before: Image) -> Iterator[_Check]:
         for table, _, _ in self._page_maps():
-            was = self._pool_writer.memory.as_in(before, table.table)
-            if not torch.equal(table.table, was):
-                yield ForeignWrite(table.name, "row", changed_rows(table.table, was)[:8])
+            yield _MapCheck(table, self._pool_writer.memory.as_in(before, table.table))
 
 
-def _changed_rows(
-    plane: PoolPlane, expected: torch.Tensor, what: Literal["slot", "state"], own: IntArray
-) -> Iterator[ForeignWrite]:
-    if torch.equal(plane.rows, expected):
-        return
-    # Apart: a wrong value in an own slot is another finding than a write to a stranger's.
-    rows = np.array(changed_rows(plane.flat(plane.rows), plane.flat(expected)))
-    mine = np.isin(rows, own)
-    for part, owned in ((rows[~mine], False), (rows[mine], True)):
-        if part.size:
-            yield ForeignWrite(plane.name, what, part[:8].tolist(), own=owned)
+class _Check(Protocol):
+    """What some memory must hold behind a step."""
+
+    @property
+    def now(self) -> torch.Tensor: ...
+
+    @property
+    def expected(self) -> torch.Tensor: ...
+
+    def writes(self) -> Iterator[ForeignWrite]:
+        """What was written, once it is known that the two differ."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _PlaneCheck:
+    plane: PoolPlane
+    expected: torch.Tensor
+    what: Literal["slot", "state"]
+    own: IntArray
+    """Rows of the batch."""
+
+    @property
+    def now(self) -> torch.Tensor:
+        return self.plane.rows
+
+    def writes(self) -> Iterator[ForeignWrite]:
+        # Apart: a wrong value in an own slot is another finding than a write to a stranger's.
+        rows = np.array(changed_rows(self.plane.flat(self.now), self.plane.flat(self.expected)))
+        mine = np.isin(rows, self.own)
+        for part, owned in ((rows[~mine], False), (rows[mine], True)):
+            if part.size:
+                yield ForeignWrite(self.plane.name, self.what, part[:8].tolist(), own=owned)
+
+
+@dataclass(frozen=True, slots=True)
+class _MapCheck:
+    table: PageMap
+    expected: torch.Tensor
+
+    @property
+    def now(self) -> torch.Tensor:
+        return self.table.table
+
+    def writes(self) -> Iterator[ForeignWrite]:
+        rows = changed_rows(self.now, self.expected)
+        yield ForeignWrite(self.table.name, "row", rows[:8])

@@ -15,7 +15,7 @@ from fuzzgraph.execution.failures import Border
 from fuzzgraph.execution.freed_memory import FreedMemory
 from fuzzgraph.execution.kernels import take_accesses, take_misuses, take_races
 from fuzzgraph.execution.pool_writer import PoolWriter, StepState
-from fuzzgraph.handover import Excuse
+from fuzzgraph.handover import Excuse, Later
 from fuzzgraph.memory import (
     Bindings,
     GuardedMemory,
@@ -179,6 +179,13 @@ class OpenSession:
                 self.memory.release()
             self._images.clear()
             del self._captured  # the largest of what else would wait for the garbage collector
+
+    def taking_down_later(self) -> AbstractContextManager[Later | None]:
+        """Inside, what is handed over on a device is not read yet; None where it is read as it
+        is."""
+        if not self.memory.crossings.gathered:
+            return nullcontext()
+        return Later(here=self.memory.device.type == "cpu")
 
     def wait(self) -> None:
         """Wait until a device has done what the engine asked of it: an error of the engine's

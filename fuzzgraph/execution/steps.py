@@ -19,7 +19,7 @@ from fuzzgraph.execution.attribution import Attribution, same
 from fuzzgraph.execution.failures import SessionFailed
 from fuzzgraph.execution.handovers import drop_unwritten, launches
 from fuzzgraph.execution.kept_results import KeptResults
-from fuzzgraph.execution.observed import in_terms_of
+from fuzzgraph.execution.observed import in_terms_of, on_host
 from fuzzgraph.execution.pool_writer import StepState
 from fuzzgraph.execution.session import OpenSession, Snapshot
 from fuzzgraph.memory import NAN_WORLD, Room
@@ -53,7 +53,7 @@ class StepRunner:
         self._target = target
         self._needs = needs
         self._setup = setup
-        self._kept = KeptResults()
+        self._kept = KeptResults(opened.memory.crossings)
         self._room_before, self._room_after = rooms
         self._after: Snapshot | None = None
         self._ahead = Ahead(opened, self._execute) if setup.overlap else None
@@ -135,8 +135,10 @@ class StepRunner:
         # `stage` is what a failure is reported for; it changes as the run gets on.
         eagerly = run == "eager" or batch.via == "eager"
         stage = "eager" if eagerly else "prepare"
+        memory = self._opened.memory
+        taking_down_later = self._opened.taking_down_later()
         try:
-            with self._opened.memory.over_lanes(), self._opened.memory.taking_down() as launched:
+            with memory.over_lanes(), memory.taking_down() as launched, taking_down_later as later:
                 if eagerly:
                     session.eager(batch)
                 else:
@@ -148,12 +150,13 @@ class StepRunner:
                 self._opened.wait()
                 stage = "check"
                 seen = session.observe(batch)
+            seen = on_host(seen, memory.crossings, later)
             seen = in_terms_of(batch, seen, session.fields, self._opened.config)
             seen.handovers = (
                 *seen.handovers,
                 *launches(launched, session.pools, self._opened.config),
             )
-            drop_unwritten(seen.handovers, self._opened.memory)
+            drop_unwritten(seen.handovers, memory)
             return seen
         except BaseException as error:
             self._opened.border.judge(error, stage, run)
@@ -183,7 +186,9 @@ class StepRunner:
         step.freed_uses = opened.freed.used_by(opened.graphs.replayed, before.attributes)
         if batch.via == "graph":
             step.address_changes, step.dtype_changes = opened.moved_buffers()
-            step.at_capture = session.capture_values(batch)
+            at_capture = session.capture_values(batch)
+            moved = opened.memory.crossings.to_host([*at_capture.values()])
+            step.at_capture = dict(zip(at_capture, moved, strict=True))
             if step.engagements:
                 step.owed_at_capture = opened.owed_at_capture(batch.mode, step.at_capture)
         if session.keeps_outputs(batch.mode):

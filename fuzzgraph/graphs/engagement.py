@@ -179,12 +179,13 @@ def tensors_of(value: Any, path: str = "output") -> list[tuple[str, torch.Tensor
 def unwritten_outputs(memory: GuardedMemory, outputs: Any) -> tuple[str, ...]:
     """Paths of float outputs in the graph pool that are still poison, every byte of them."""
     # Not integers: their poison is a small number, which a real result may be too.
-    return tuple(
-        path
+    asked = {
+        path: tensor
         for path, tensor in tensors_of(outputs)
         if tensor.numel()
         and tensor.is_floating_point()
         and (region := memory.region_of(tensor)) is not None
         and region.segment == "graph"
-        and memory.is_poison(tensor)
-    )
+    }
+    poison = memory.are_poison([*asked.values()])
+    return tuple(path for path, unwritten in zip(asked, poison, strict=True) if unwritten)

@@ -1,6 +1,7 @@
 """Guarded memory: one arena per session, red zones, typed poison, named regions, worlds."""
 
 from fuzzgraph.memory.arena import capacities
+from fuzzgraph.memory.crossings import Crossings
 from fuzzgraph.memory.guard import GuardedMemory
 from fuzzgraph.memory.image import Image, Room
 from fuzzgraph.memory.listener import Listener
@@ -21,6 +22,7 @@ __all__ = [
     "PythonState",
     "PythonStateWatch",
     "Bindings",
+    "Crossings",
     "GuardedMemory",
     "Image",
     "Listener",

@@ -8,7 +8,7 @@ seen only if it lands in a red zone and changes it.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
@@ -19,6 +19,7 @@ from fuzzgraph.errors import FuzzGraphError
 from fuzzgraph.lanes import Lanes
 from fuzzgraph.memory.arena import Arena, address_of
 from fuzzgraph.memory.arena_regions import ArenaRegions
+from fuzzgraph.memory.crossings import Crossings
 from fuzzgraph.memory.fresh import FreshPoison
 from fuzzgraph.memory.holders import held
 from fuzzgraph.memory.image import Image, Room
@@ -73,6 +74,8 @@ class GuardedMemory(Interception):  # type: ignore[no-untyped-call]
         adopt_numpy: whether `torch.from_numpy` yields a guarded copy.
         keep_pool: whether snapshots hold the graph pool too: for engines that read a graph's
             outputs again after other work was done. Each replay poisons the pool first anyway.
+        gathered: whether crossings between host and device are gathered, see `Crossings`; None for
+            what the device asks for.
         stock_kernels: whether interpreted kernels run in Triton's own interpreter, else vectorised
             and checked. Has no meaning on a device, where kernels are compiled.
     """
@@ -88,6 +91,7 @@ class GuardedMemory(Interception):  # type: ignore[no-untyped-call]
         capacity: int | None = None,
         adopt_numpy: bool = True,
         keep_pool: bool = True,
+        gathered: bool | None = None,
         stock_kernels: bool = False,
     ) -> None:
         self.arena = Arena(own_device(torch.empty(0, device=device).device), capacity)
@@ -101,7 +105,10 @@ class GuardedMemory(Interception):  # type: ignore[no-untyped-call]
             adopt_numpy=adopt_numpy,
             lanes=Lanes(regions=self._regions_of_kernels, off=off),
         )
-        self._worlds = Worlds(layout)
+        if gathered is None:
+            gathered = self.arena.device.type != "cpu"
+        self.crossings = Crossings(self.arena.device, gathered=gathered)
+        self._worlds = Worlds(layout, self.crossings)
         self._fresh_poison = FreshPoison(layout, self._worlds)
         self._keep_pool = keep_pool
 
@@ -134,9 +141,9 @@ class GuardedMemory(Interception):  # type: ignore[no-untyped-call]
         return self.sides.host_apart()
 
     @_unguarded
-    def is_poison(self, tensor: torch.Tensor) -> bool:
-        """Whether every byte of a guarded tensor is the graph pool's poison."""
-        return self._worlds.is_poison(tensor)
+    def are_poison(self, tensors: Sequence[torch.Tensor]) -> list[bool]:
+        """Of each guarded tensor whether every byte of it is the graph pool's poison."""
+        return self._worlds.are_poison(tensors)
 
     def held(
         self,
@@ -268,7 +275,7 @@ class GuardedMemory(Interception):  # type: ignore[no-untyped-call]
 
     @_unguarded
     def zones_intact(self) -> bool:
-        """Whether no red zone changed; one comparison on the device, one flag read back."""
+        """Whether no red zone changed; a device is waited for once."""
         return self._worlds.intact()
 
     @_unguarded

@@ -6,11 +6,12 @@ another world; restoring a snapshot takes all perturbations back.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 
+from fuzzgraph.memory.crossings import Crossings
 from fuzzgraph.memory.placement import Layout
 from fuzzgraph.memory.poison import NAN_HOME, NAN_WORLD, ROW_BYTES
 from fuzzgraph.memory.pool_poison import PoolPoison
@@ -34,8 +35,9 @@ class Perturbation:
 class Worlds:
     """Red zones and poison of one layout, and which world each of them is in."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Layout, crossings: Crossings) -> None:
         self._layout = layout
+        self._crossings = crossings
         self._home = layout.world
         self._plan = ZonePlan(layout.arena, [])
         # Regions are appended and never removed, so their number tells whether a plan is still
@@ -124,19 +126,18 @@ class Worlds:
         return plan.expected(self._home) if self._expected is None else self._expected
 
     def intact(self) -> bool:
-        """Whether no red zone changed; one comparison, one flag read back."""
+        """Whether no red zone changed."""
         plan = self._zone_plan()
         if self._pool_holds != self._pool_world:
             # The zones between intermediates are part of the pool. They must be in the world that
             # the plan expects, also where no replay poisoned them since the world changed.
             self.poison_pool()
-        if not plan.intact(self._expectation(plan)):
-            return False
-        if not self._layout.scratch:
-            return True
-        # Scratch gets the home world's poison when it is allocated, and no perturbation moves it.
-        plan = self._scratch_plan()
-        return plan.intact(plan.expected(self._home))
+        compared = [(plan.seen(), self._expectation(plan))]
+        if self._layout.scratch:
+            # It gets the home world's poison when it is allocated, and no perturbation moves it.
+            plan = self._scratch_plan()
+            compared.append((plan.seen(), plan.expected(self._home)))
+        return all(self._crossings.same(compared))
 
     def hits(self, stage: str) -> list[ZoneHit]:
         """Every red zone that changed, looked at closely; empty if all are intact."""
@@ -282,14 +283,25 @@ class Worlds:
             self._behind = key, PoolPoison(self._layout, late)
         self._behind[1].write(self._pool_world)
 
-    def is_poison(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor still holds what `poison_pool` put there; no where that cannot be told,
-        because NaN may as well have been computed."""
-        if tensor.is_floating_point() and self._pool_world in (NAN_WORLD, NAN_HOME):
-            return False
+    def are_poison(self, tensors: Sequence[torch.Tensor]) -> list[bool]:
+        """Of each tensor whether it still holds what `poison_pool` put there; no where that cannot
+        be told, because NaN may as well have been computed."""
+        nan = self._pool_world in (NAN_WORLD, NAN_HOME)
+        told = [not (nan and tensor.is_floating_point()) for tensor in tensors]
+        same = iter(
+            self._crossings.same(
+                self._beside_poison(tensor)
+                for tensor, can_be in zip(tensors, told, strict=True)
+                if can_be
+            )
+        )
+        return [can_be and next(same) for can_be in told]
+
+    def _beside_poison(self, tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The bytes of a tensor, and as many of the poison that `poison_pool` puts there."""
         row = self._layout.poison_row(tensor.dtype, self._pool_world).view(torch.uint8)
         raw = tensor.contiguous().reshape(-1).view(torch.uint8)
-        return torch.equal(raw, row.repeat(-(-raw.numel() // ROW_BYTES))[: raw.numel()])
+        return raw, row.repeat(-(-raw.numel() // ROW_BYTES))[: raw.numel()]
 
     def _plan_pool(self) -> None:
         self._pooled = len(self._layout.graph)

@@ -45,7 +45,7 @@ class ZonePlan:
         self.index = torch.from_numpy(rows).to(arena.device)
         self._mask_host = _edge_masks(np.array([regions[int(i)].nbytes for i in cut]))
         self._mask = torch.from_numpy(self._mask_host).to(arena.device)
-        # Allocated once: the check runs after each replay.
+        # Allocated once: `seen` is asked after each replay.
         self._seen = arena.rows.new_empty((len(rows), ROW_BYTES // 8))
         self._edges_seen = self._seen[: self._partial]
         self._expected: dict[int, torch.Tensor] = {}
@@ -60,7 +60,7 @@ class ZonePlan:
         found = self._expected.get(world)
         if found is None:
             rows = self._poison(world)
-            # `intact` clears payload bytes by the same mask before it compares.
+            # `seen` clears payload bytes by the same mask.
             rows[: self._partial] &= self._mask_host
             found = self._expected[world] = torch.from_numpy(rows).to(self._arena.device)
         return found
@@ -68,11 +68,11 @@ class ZonePlan:
     def _poison(self, world: int) -> npt.NDArray[np.int64]:
         return poison_rows([region.dtype for region in self._regions], self._counts, world)
 
-    def intact(self, expected: torch.Tensor) -> bool:
-        """Whether every zone row holds what it must; one flag is read back from the device."""
+    def seen(self) -> torch.Tensor:
+        """What the zones hold now, as `expected` has it; the next call writes over it."""
         torch.index_select(self._arena.rows, 0, self.index, out=self._seen)
         self._edges_seen.bitwise_and_(self._mask)
-        return torch.equal(self._seen, expected)
+        return self._seen
 
     def write(self, expected: torch.Tensor) -> None:
         """Fill all zones with `expected`; payload bytes that share a row keep their value."""

@@ -8,8 +8,10 @@ import torch
 
 from fuzzgraph.case import BatchRow, Case, ReplayStep
 from fuzzgraph.execution.kept_results import KeptResults
+from fuzzgraph.memory import Crossings
 from tests.unit.reporting.faulty_runs import VIEWS, after, findings_of, one_row
 
+AT_HOME = Crossings(torch.device("cpu"), gathered=False)
 LATER = ReplayStep(mode="draft", rows=(BatchRow(request=0, seq_len=2, new_tokens=0),))
 
 
@@ -33,7 +35,7 @@ def test_a_replay_after_an_eager_step_is_still_told() -> None:
 
 
 def test_a_change_is_told_once() -> None:
-    kept, result = KeptResults(), torch.ones(2)
+    kept, result = KeptResults(AT_HOME), torch.ones(2)
     kept.keep(0, {"attention": result})
     result.fill_(2)
     assert [(one.name, one.step) for one in kept.take_changed()] == [("attention", 0)]
@@ -45,7 +47,7 @@ def test_what_was_written_between_steps_is_put_back(inference: bool) -> None:
     with torch.inference_mode(inference):
         memory = torch.arange(6.0)
         result = memory.as_strided((2, 3), (3, 0))
-    kept = KeptResults()
+    kept = KeptResults(AT_HOME)
     kept.keep(0, {"attention": result})
     with torch.inference_mode(inference):
         memory.fill_(7)

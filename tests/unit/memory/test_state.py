@@ -79,7 +79,7 @@ def test_intermediates_of_a_later_capture_come_home_with_a_snapshot_that_lacks_t
     memory.poison_graph_pool()
     memory.restore(before)
     assert memory.zones_intact()
-    assert memory.is_poison(later)
+    assert memory.are_poison([later]) == [True]
 
 
 def test_a_snapshot_of_two_worlds_at_once_is_refused() -> None:
