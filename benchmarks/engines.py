@@ -9,6 +9,8 @@ that has the engine (which tells the cost where other work shares the machine):
 * one replay of a captured graph of the whole runner with attention's own kernels.
 
     python benchmarks/engines.py [TARGET...] [--release sglang==0.5.23] [--write reports/engines.md]
+
+With `--steps-only` the second alone, for a table of every target that a release has.
 """
 
 from __future__ import annotations
@@ -202,8 +204,6 @@ def report(options: argparse.Namespace) -> str:
     targets = {name: known[name] for name in options.targets or known}
     rates = _rates(targets, path, options)
     targets = {name: targets[name] for name in rates}
-    over_lanes = [name for name in targets if "triton" in name]
-    slowest = min(rates, key=lambda name: statistics.median(rates[name].cpu))
     return "\n".join([
         f"# Speed of the targets on {package} {release}",
         "",
@@ -211,10 +211,9 @@ def report(options: argparse.Namespace) -> str:
         "Medians, least and greatest in brackets;",
         '"processor" is the time of the process that has the engine.',
         "",
-        *_starts(targets, path, options.starts, goals),
-        *_steps(rates, options, goals, bool(over_lanes)),
-        *_replays({name: targets[name] for name in over_lanes}, path, goals),
-        *_slowest(slowest, path, options.cases),
+        *([] if options.steps_only else _starts(targets, path, options.starts, goals)),
+        *_steps(rates, options, goals),
+        *([] if options.steps_only else _costs(targets, rates, path, options)),
         f"torch {torch.__version__} with one thread, Python {platform.python_version()},"
         f" {platform.machine()}, {os.cpu_count()} cores with a load of"
         f" {load:.1f} before and {os.getloadavg()[2]:.1f} after.",
@@ -234,7 +233,24 @@ def _rates(
             if options.targets:
                 raise
             print(f"left out: {refused}", file=sys.stderr)
+        else:
+            print(f"{name}: {rates[name].cells(1)}", file=sys.stderr, flush=True)
     return rates
+
+
+def _costs(
+    targets: dict[str, Target],
+    rates: dict[str, Measured],
+    path: Path,
+    options: argparse.Namespace,
+) -> list[str]:
+    """What a replay over lanes costs, and where the time of the slowest target goes."""
+    over_lanes = {name: target for name, target in targets.items() if "triton" in name}
+    slowest = min(rates, key=lambda name: statistics.median(rates[name].cpu))
+    return [
+        *_replays(over_lanes, path, GOALS[releases.parse(options.release)[0]]),
+        *_slowest(slowest, path, options.cases),
+    ]
 
 
 def _starts(targets: dict[str, Target], path: Path, count: int, goals: Goals) -> list[str]:
@@ -251,9 +267,8 @@ def _starts(targets: dict[str, Target], path: Path, count: int, goals: Goals) ->
     return [*lines, ""]
 
 
-def _steps(
-    rates: dict[str, Measured], options: argparse.Namespace, goals: Goals, lanes: bool
-) -> list[str]:
+def _steps(rates: dict[str, Measured], options: argparse.Namespace, goals: Goals) -> list[str]:
+    lanes = any("triton" in name for name in rates)
     over_lanes = f", and {goals.over_lanes:g} for Triton's kernels over lanes" if lanes else ""
     return [
         "## Steps a second",
@@ -264,7 +279,7 @@ def _steps(
         "",
         "| target | by the clock | processor |",
         "|---|---|---|",
-        *(f"| `{name}` | {figure.cells(0)} |" for name, figure in rates.items()),
+        *(f"| `{name}` | {figure.cells(1)} |" for name, figure in rates.items()),
         "",
     ]
 
@@ -315,6 +330,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("targets", nargs="*", help="all where none is named")
     parser.add_argument("--release", default="sglang==0.5.23", metavar="PACKAGE==VERSION")
+    parser.add_argument("--steps-only", action="store_true", help="measure steps a second alone")
     parser.add_argument("--starts", type=int, default=5)
     parser.add_argument("--blocks", type=int, default=3)
     parser.add_argument("--cases", type=int, default=60)
