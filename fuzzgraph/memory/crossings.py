@@ -13,9 +13,6 @@ import torch
 
 from fuzzgraph.rules.comparison import bits, same_bits
 
-# The size of every dtype divides it, so that each part of a packed tensor can be viewed as its own.
-_ALIGNED = 16
-
 
 class Crossings:
     """What crosses between the host and one device.
@@ -34,14 +31,14 @@ class Crossings:
         """The same tensors on the host, by one crossing; themselves where nothing is gathered."""
         if not self.gathered:
             return list(tensors)
-        return _together(tensors, self._device, lambda packed: packed.cpu())
+        return _together(tensors, lambda packed: packed.cpu())
 
     def to_device(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Tensors of the host on the device, by one crossing; themselves where the device is the
         host."""
         if not self.gathered:
             return [tensor.to(self._device) for tensor in tensors]
-        return _together(tensors, None, lambda packed: packed.to(self._device))
+        return _together(tensors, lambda packed: packed.to(self._device))
 
     def same(self, pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> list[bool]:
         """Whether the two of each pair agree in shape, dtype and every bit; asked at once."""
@@ -62,26 +59,23 @@ def _same_at_once(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> list[bo
 
 
 def _together(
-    tensors: Sequence[torch.Tensor],
-    device: torch.device | None,
-    move: Callable[[torch.Tensor], torch.Tensor],
+    tensors: Sequence[torch.Tensor], move: Callable[[torch.Tensor], torch.Tensor]
 ) -> list[torch.Tensor]:
-    """Pack tensors into one on their device (None: the host's), move that, and unpack it."""
+    """Pack tensors of one device into one tensor there, move that, and unpack it."""
     if not tensors:
         return []
-    starts, end = [], 0
-    for tensor in tensors:
-        starts.append(end)
-        end += -(-tensor.nbytes // _ALIGNED) * _ALIGNED
-    packed = torch.empty(end, dtype=torch.uint8, device=device)
-    for start, tensor in zip(starts, tensors, strict=True):
-        raw = bits(tensor)  # not every dtype can be copied
-        _part(packed, start, raw).copy_(raw)
-    moved = move(packed)
-    return [_part(moved, start, tensor) for start, tensor in zip(starts, tensors, strict=True)]
+    # Wide elements first: each part then begins where its dtype can be viewed. One kernel copies
+    # all of them.
+    order = sorted(range(len(tensors)), key=lambda at: -tensors[at].itemsize)
+    raw = [_flat_bytes(tensors[at]) for at in order]
+    parts = move(torch.cat(raw)).split([len(each) for each in raw])
+    found = list(tensors)
+    for at, part in zip(order, parts, strict=True):
+        found[at] = part.view(tensors[at].dtype).view(tensors[at].shape)
+    return found
 
 
-def _part(packed: torch.Tensor, start: int, like: torch.Tensor) -> torch.Tensor:
-    """The bytes from `start` on as a tensor of this shape and dtype."""
-    part = packed[start : start + like.nbytes]
-    return part.view(like.dtype).view(like.shape)
+def _flat_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """The bytes of a tensor, [n]."""
+    # Not `reshape`: one element that was expanded keeps a stride of 0, and cannot be viewed then.
+    return bits(tensor).as_strided((tensor.numel(),), (1,)).view(torch.uint8)

@@ -20,6 +20,7 @@ TENSORS = [
     torch.empty(0, 3, dtype=torch.int32),
     torch.arange(12, dtype=torch.int64).view(3, 4).t(),
     torch.tensor([1.5]).expand(2, 5),
+    torch.tensor(5).expand(1),
     torch.tensor([float("nan"), -0.0, 1e-3], dtype=torch.bfloat16),
     torch.arange(5).to(torch.float8_e4m3fn),
     torch.arange(9, dtype=torch.uint8)[1::2],
