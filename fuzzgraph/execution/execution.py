@@ -17,6 +17,7 @@ import torch
 from fuzzgraph.capabilities import unsupported_case
 from fuzzgraph.case import Case, EngineConfig
 from fuzzgraph.errors import (
+    ArenaFull,
     DeviceUnavailable,
     EngineError,
     HarnessFailed,
@@ -133,8 +134,8 @@ class Execution:
         except SessionFailed as lost:
             self._require_an_able_device(lost.failure)
             return self._lost_outside_steps(case, batches[0], lost)
-        except (KernelNotModelled, KernelNotCompiled, NotInRelease) as left_out:
-            # Half a step was run; the next case gets a fresh session.
+        except (ArenaFull, KernelNotModelled, KernelNotCompiled, NotInRelease) as left_out:
+            # Half a step was run, unless nothing was opened; the next case gets a fresh session.
             self._sessions.forget(case.config)
             return Verdict(case, self.target.name, skipped=str(left_out))
 

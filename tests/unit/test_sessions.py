@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from fuzzgraph.case import EngineConfig
-from fuzzgraph.execution import Execution
+from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
+from fuzzgraph.execution import Execution, open_session
 from fuzzgraph.execution.sessions import SessionCache
 from fuzzgraph.memory import capacities
 from fuzzgraph.targets import open_target
@@ -91,3 +91,18 @@ def test_a_session_that_needs_more_room_than_usual_gets_it() -> None:
     )
     assert opened.reserved_bytes == capacities(torch.device("cpu"))[1]
     opened.close()
+
+
+def test_a_config_that_fits_no_arena_is_skipped_and_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(open_session, "capacities", lambda _: (1 << 20, 2 << 20))
+    step = ReplayStep(mode="decode", rows=(BatchRow(request=0, seq_len=2),))
+    large, small = EngineConfig(kv_pool_pages=80_000), EngineConfig()
+    run = Execution(open_target("builtin"))
+    skipped = [
+        run.run_case(Case(schema_version=1, config=each, steps=(step,))).skipped
+        for each in (large, small)
+    ]
+    assert skipped[0].startswith("guarded memory is full: an allocation of ") and not skipped[1]
+    run.close()
