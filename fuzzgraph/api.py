@@ -133,7 +133,7 @@ def cases(
 
     Args:
         target: name of a target, or one of your own.
-        profile: "ci", "default" or "nightly": sizes of what is drawn.
+        profile: "ci", "default", "nightly" or "device": sizes of what is drawn.
         **bounds: what to hold to one value, or to one of several: `raw_bs` (live requests of a
             batch), `modes`, or a field of `EngineConfig` such as `page_size`. Options of `run_case`
             (release, ...) say which engine is asked what it supports.

@@ -83,8 +83,14 @@ _ODD_LATENT_ROWS = ((12, 8), (14, 10))
 a server's are, others a row and a value that round up to the same one."""
 
 
-def coherent(fields: Fields, can: Capabilities, draws: Draws, pins: Pins = ()) -> EngineConfig:
-    """Mend what two features, or their absence, make contradict each other."""
+def coherent(
+    fields: Fields, can: Capabilities, draws: Draws, pins: Pins = (), *, served: bool = False
+) -> EngineConfig:
+    """Mend what two features, or their absence, make contradict each other.
+
+    Args:
+        served: whether pools are as large as a server's.
+    """
     if fields["kv_dtype"] == "nvfp4":
         _fp4_kv(fields, can)
         if "num_kv_heads" not in dict(pins):
@@ -144,7 +150,7 @@ def coherent(fields: Fields, can: Capabilities, draws: Draws, pins: Pins = ()) -
     if not fields["swa_window"]:
         fields["swa_page_size"] = DIMENSIONS["swa_page_size"].default
     _virtual_pages(fields)
-    if not is_wide(fields["req_pool_size"]):
+    if not (served or is_wide(fields["req_pool_size"])):
         fields["req_pool_size"] = max(
             1, min(fields["req_pool_size"], _POOL_SLOTS // fields["page_size"])
         )

@@ -18,6 +18,7 @@ from fuzzgraph.strategies.coherence import coherent
 from fuzzgraph.strategies.config_features import FEATURES, Fields, Pins, base_fields
 from fuzzgraph.strategies.draws import Draws, is_turn
 from fuzzgraph.strategies.profile import Profile
+from fuzzgraph.strategies.served_shapes import serve
 from fuzzgraph.strategies.wide_batches import widen_batch
 
 Supports = Callable[[EngineConfig], bool]
@@ -53,9 +54,12 @@ def _build(
             for name, values in pins:
                 if fields[name] not in values:
                     fields[name] = chance.pick(values)
-    if number and not _SIZES.intersection(name for name, _ in pins):
+    served = bool(profile.served and number and of_draws)
+    if served:
+        serve(fields, can, number, pins)
+    elif number and not _SIZES.intersection(name for name, _ in pins):
         widen_batch(fields, can, number)
-    return coherent(fields, can, Draws(number if of_draws else 0), pins)
+    return coherent(fields, can, Draws(number if of_draws else 0), pins, served=served)
 
 
 def _limit(fields: Fields, before: Fields, can: Capabilities, most: int) -> None:

@@ -28,6 +28,8 @@ class Profile:
     """Limit in about one config in seven, and where a large page needs the room."""
     long_context_len: int = 16384
     """Limit in about one config in thirty, whose rows are few and narrow."""
+    served: bool = False
+    """Whether shapes are those of servers: for devices, whose kernels are compiled for them."""
     pool: int = 12
     fresh: int = 4
     epoch: int = 0
@@ -40,7 +42,8 @@ class Profile:
 DEFAULT = Profile()
 CI = Profile(name="ci")
 NIGHTLY = Profile(name="nightly", max_steps=8, max_batch=16, rare_context_len=512)
-PROFILES = (DEFAULT, CI, NIGHTLY)
+DEVICE = Profile(name="device", max_batch=256, served=True)
+PROFILES = (DEFAULT, CI, NIGHTLY, DEVICE)
 
 
 def profile_named(name: str) -> Profile:

@@ -23,7 +23,7 @@ from fuzzgraph.run.option import Option, rows_of
 Device = Literal["cpu", "cuda"]
 Graphs = Literal["recorder", "device", "emulated"]
 Isolation = Literal["", "on", "off"]
-Profile = Literal["ci", "nightly"]
+Profile = Literal["ci", "nightly", "device"]
 Sanitizing = Literal["", SanitizerTool]
 
 _DATABASES = (r"dir:.+", r"(redis|rediss|unix)://.+", r"github:[\w.-]+/[\w.-]+")
@@ -194,7 +194,10 @@ class RunSpec(
     budget: Budget = Budget()
     profile: Annotated[
         Profile,
-        Option("Search effort: nightly has longer histories, larger batches, more shrinking."),
+        Option(
+            "Search effort: nightly has longer histories, larger batches, more shrinking; device "
+            "has shapes of servers, for a GPU."
+        ),
     ] = "ci"
     corpus: Annotated[
         str,

@@ -14,6 +14,8 @@ __all__ = ["ReleasedTarget"]
 
 _HEADS = ((16, 16), (32, 32), (64, 64), (128, 128))
 """Of queries and values. Products of tiles take 16 columns at least (reports/compiled.md)."""
+_SERVED = {"max_batch": 256, "max_q_heads": 32, "max_context_len": 32768}
+"""Bounds of what profile `device` draws; other profiles stay below them."""
 _LATENT_HEADS = ((576, 512),)
 """DeepSeek's rows of latent attention, which all kernels are built for."""
 _NO_HEADS = ((0, 0),)
@@ -57,8 +59,13 @@ class ReleasedTarget:
         heads = _LATENT_HEADS if can.attentions == ("mla",) else _HEADS
         # What tells states of recurrent layers apart is exact in float16 and not in bfloat16.
         dtypes = ("float16",) if can.recurrent_state else ("bfloat16", "float16")
+        served = {} if "prefill" in can.modes else _SERVED
         return can.replace(
-            dtypes=dtypes, head_dims=heads, max_head_dim=heads[-1][0], rare_head_dims=_NO_HEADS
+            dtypes=dtypes,
+            head_dims=heads,
+            max_head_dim=heads[-1][0],
+            rare_head_dims=_NO_HEADS,
+            **{name: max(most, getattr(can, name)) for name, most in served.items()},
         )
 
     @property
