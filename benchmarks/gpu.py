@@ -15,18 +15,23 @@ import os
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from statistics import median
+from typing import Any, NamedTuple
 
 import torch
+from torch.profiler import ProfilerActivity
+from torch.profiler import profile as profiled
 
-from fuzzgraph.case import Case, load_case
+from fuzzgraph.case import Case, EngineConfig, load_case
 from fuzzgraph.cli.doctor import examine, readable
 from fuzzgraph.corpus import write_atomically
+from fuzzgraph.execution import Execution
 from fuzzgraph.faults import FAULTS
 from fuzzgraph.finding import FindingKey
 from fuzzgraph.graphs import DeviceGraphs
@@ -55,11 +60,26 @@ ENGINES: tuple[tuple[str, tuple[str, ...]], ...] = (
 )
 """Targets that compute with kernels of a GPU, and those on which releases are told apart."""
 
+SERVED: tuple[tuple[str, str], ...] = (
+    ("sglang-fa3", "0.5.13"),
+    ("sglang-triton", "0.5.13"),
+    ("sglang-flashmla", "0.5.13"),
+)
+"""Targets that also run the shapes of servers, and their release."""
+
 TOLD_APART: dict[str, tuple[str, str, str]] = {
     "sglang-buffers": ("0.5.12", "0.5.13", "req_pool_indices"),
     "sglang-fa3-cross": ("0.5.12", "0.5.13", "encoder"),
 }
 """Target -> the release with a known bug, the one without it, what a finding's name has in it."""
+
+
+class Run(NamedTuple):
+    """One run of a real engine."""
+
+    target: str
+    release: str
+    profile: str
 
 
 @dataclass
@@ -165,16 +185,21 @@ def oracles(found: frozenset[FindingKey]) -> str:
 def engines(on: On, page: Page, seconds: int, folder: Path, jobs: int) -> None:
     """Real engines by their releases; findings are theirs and are to be read."""
     here = {release.version for release in installed("sglang")}
-    pairs = [(target, each) for target, releases in ENGINES for each in releases if each in here]
+    runs = [Run(target, each, "ci") for target, releases in ENGINES for each in releases]
+    runs += [Run(target, each, "device") for target, each in SERVED if on.gpu]
+    runs = [run for run in runs if run.release in here]
     with ThreadPoolExecutor(jobs) as pool:
-        ran = pool.map(lambda pair: fuzzed(on, pair[0], pair[1], seconds, folder), pairs)
-        found = dict(zip(pairs, ran, strict=True))
-    lines = ["| target | release | cases that ran | findings | ended |", "|---|---|---|---|---|"]
-    for (target, release), (count, names, ended) in found.items():
-        lines.append(f"| {target} | {release} | {count} | {', '.join(names) or 'none'} | {ended} |")
+        ran = pool.map(lambda run: fuzzed(on, run, seconds, folder), runs)
+        found = dict(zip(runs, ran, strict=True))
+    lines = [
+        "| target | release | profile | cases that ran | findings | ended |",
+        "|---|---|---|---|---|---|",
+    ]
+    for run, (count, names, ended) in found.items():
+        lines.append(f"| {' | '.join(run)} | {count} | {', '.join(names) or 'none'} | {ended} |")
     page.add("Real engines", lines)
     for target, (broken, fixed, part) in TOLD_APART.items():
-        seen = {release: found.get((target, release)) for release in (broken, fixed)}
+        seen = {release: found.get(Run(target, release, "ci")) for release in (broken, fixed)}
         if all(seen.values()):
             told = {
                 release: any(part in name for name in each[1])
@@ -187,18 +212,17 @@ def engines(on: On, page: Page, seconds: int, folder: Path, jobs: int) -> None:
             )
 
 
-def fuzzed(
-    on: On, target: str, release: str, seconds: int, folder: Path
-) -> tuple[int, list[str], str]:
+def fuzzed(on: On, run: Run, seconds: int, folder: Path) -> tuple[int, list[str], str]:
     """Cases that ran, names of findings, how the run ended."""
-    out = folder / f"{target}-{release}"
-    words = ["run", "--target", target, "--release", release, "--device", on.device]
-    words += ["--graphs", on.graphs, "--time", f"{seconds}s", "--seed", "1", "--out", str(out)]
+    out = folder / "-".join(run)
+    words = ["run", "--target", run.target, "--release", run.release, "--profile", run.profile]
+    words += ["--device", on.device, "--graphs", on.graphs, "--out", str(out)]
+    words += ["--time", f"{seconds}s", "--seed", "1"]
     done = subprocess.run(
         module_command("fuzzgraph", *words, "--findings", "6"),
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-    write_atomically(folder / f"{target}-{release}.log", (done.stdout + done.stderr).encode())
+    write_atomically(out.with_name(f"{out.name}.log"), (done.stdout + done.stderr).encode())
     summary = out / "summary.json"
     if not summary.is_file():
         said = (done.stderr or done.stdout).strip().splitlines()
@@ -232,6 +256,55 @@ def rates(on: On, page: Page, seconds: int) -> None:
                 ran += 1
         lines.append(f"| {name} | {ran / (time.perf_counter() - start):.0f} |")
     page.add("Speed at tiny shapes, sessions kept", lines)
+
+
+_GIVEN = {
+    "waits": "synchronize",
+    "copies": "memcpyasync",
+    "kernels": "launchkernel",
+    "graphs": "graphlaunch",
+}
+"""What a step gives a device -> what the calls of CUDA's and HIP's runtimes have in their names."""
+
+
+def steps(on: On, page: Page, count: int) -> None:
+    """What a new config of the built-in engine costs, and what its steps give a device."""
+    drawn: list[Case] = []
+    draw(cases(open_target("builtin").capabilities, DEFAULT), 11, count, drawn.append)
+    setup = Setup(target="builtin", device=on.device, graphs=on.graphs)
+    execution = Execution(open_target("builtin"), setup, cache_size=count)
+    # In the order of the cases: the first one of a config opens its session.
+    opened: dict[EngineConfig, float] = {}
+    for case in drawn:
+        opened.setdefault(case.config, _seconds(execution, case))
+    again = [_seconds(execution, case) for case in drawn]
+    lines = [
+        f"A case takes {1000 * median(again):.1f} ms at the median of {len(drawn)}; the first one"
+        f" of a config, whose session is opened and captured for it,"
+        f" {1000 * median(opened.values()):.0f} ms at the median of {len(opened)}.",
+    ]
+    if on.gpu:
+        lines += ["", *_given(execution, drawn)]
+    execution.close()
+    page.add("A step of the built-in engine", lines)
+
+
+def _given(execution: Execution, drawn: Sequence[Case]) -> list[str]:
+    """Calls of the device's runtime, by torch's profiler."""
+    with profiled(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
+        ran = sum(execution.run_case(case).steps for case in drawn)
+    names = Counter(event.name.lower() for event in seen.events())
+    lines = [f"| in {ran} steps | a step |", "|---|---|"]
+    for what, part in _GIVEN.items():
+        given = sum(calls for name, calls in names.items() if part in name)
+        lines.append(f"| {what} | {given / max(1, ran):.1f} |")
+    return lines
+
+
+def _seconds(execution: Execution, case: Case) -> float:
+    start = time.perf_counter()
+    execution.run_case(case)
+    return time.perf_counter() - start
 
 
 def guards(page: Page) -> None:
@@ -343,6 +416,7 @@ def main() -> int:
         parts.append(lambda: device_tests(page, folder))
         parts.append(lambda: engines(on, page, asked.seconds, folder, jobs))
         parts.append(lambda: rates(on, page, 10))
+    parts.append(lambda: steps(on, page, 2 if asked.brief else 60))
     if on.gpu:
         parts += [lambda: guards(page), lambda: snapshots(page)]
     for part in parts:

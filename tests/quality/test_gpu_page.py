@@ -27,6 +27,7 @@ def test_the_page_of_the_emulated_device_says_that_all_went_as_it_must(tmp_path:
     assert "Everything went as it must." in page
     assert "| builtin | 4 | 0 | 0 |" in page
     assert "4 of 4 give the same findings" in page
+    assert "the first one of a config, whose session is opened and captured for it, " in page
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
