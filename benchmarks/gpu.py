@@ -376,6 +376,16 @@ def snapshots(page: Page) -> None:
     page.add("Snapshots", lines)
 
 
+def over_lanes(page: Page) -> None:
+    """Triton's kernels as the lanes compute them, beside the device's."""
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).parent / "lanes" / "on_gpu.py")],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    page.add("Triton kernels over lanes, beside the GPU's", done.stdout.splitlines())
+    page.must(done.returncode == 0, f"lanes beside the GPU: {done.stderr.strip()[-160:]}")
+
+
 def device_tests(page: Page, folder: Path) -> None:
     """`tests/gpu`: the promises of device graphs."""
     done = subprocess.run(
@@ -418,7 +428,7 @@ def main() -> int:
         parts.append(lambda: rates(on, page, 10))
     parts.append(lambda: steps(on, page, 2 if asked.brief else 60))
     if on.gpu:
-        parts += [lambda: guards(page), lambda: snapshots(page)]
+        parts += [lambda: guards(page), lambda: snapshots(page), lambda: over_lanes(page)]
     for part in parts:
         part()
         write_atomically(

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 import triton.language as tl
 from triton.runtime import JITFunction
@@ -15,8 +14,8 @@ from triton.runtime import JITFunction
 from fuzzgraph.reference.triton_ready import ready_triton
 
 ready_triton()
-if isinstance(tl.sum, JITFunction):
-    pytest.skip("kernels are compiled here, not interpreted", allow_module_level=True)
+COMPILED = isinstance(tl.sum, JITFunction)
+"""Whether kernels are compiled here, and no test of the lanes says anything."""
 
 Random = np.random.Generator
 Draw = Callable[[Random], "Launch"]
@@ -37,6 +36,9 @@ class Launch:
 
     def copy(self) -> Launch:
         """The same launch on tensors of its own, strides, offsets and overlaps kept."""
+        return self._with(torch.clone)
+
+    def _with(self, copied: Callable[[torch.Tensor], torch.Tensor]) -> Launch:
         storages: dict[int, torch.Tensor] = {}
 
         def own(value: Any) -> Any:
@@ -46,19 +48,27 @@ class Launch:
                 return value
             storage = value.untyped_storage()
             flat = torch.empty(0, dtype=torch.uint8).set_(storage)
-            clone = storages.setdefault(storage.data_ptr(), flat.clone())
-            return torch.empty(0, dtype=value.dtype).set_(
+            clone = storages.setdefault(storage.data_ptr(), copied(flat))
+            return torch.empty(0, dtype=value.dtype, device=clone.device).set_(
                 clone.untyped_storage(), value.storage_offset(), value.shape, value.stride()
             )
 
         return Launch(self.kernel, self.grid, own(self.args), self.constants)
+
+    def on(self, device: str) -> Launch:
+        """The same launch on tensors of a device, laid out alike."""
+        return self._with(lambda flat: flat.to(device, copy=True))
 
     def run(self) -> None:
         self.kernel[self.grid](*self.args, **self.constants)
 
     def memory(self) -> list[bytes]:
         """Every byte of every storage that was passed."""
-        found: dict[int, bytes] = {}
+        return [flat.view(torch.uint8).numpy().tobytes() for flat in self.storages()]
+
+    def storages(self) -> list[torch.Tensor]:
+        """Each storage that was passed, flat, in the dtype in which it was passed first."""
+        found: dict[int, torch.Tensor] = {}
 
         def look(value: Any) -> None:
             if isinstance(value, tuple):
@@ -66,8 +76,8 @@ class Launch:
                     look(each)
             elif isinstance(value, torch.Tensor):
                 storage = value.untyped_storage()
-                flat = torch.empty(0, dtype=torch.uint8).set_(storage)
-                found.setdefault(storage.data_ptr(), flat.numpy().tobytes())
+                flat = torch.empty(0, dtype=value.dtype, device=value.device).set_(storage)
+                found.setdefault(storage.data_ptr(), flat)
 
         look(self.args)
         return list(found.values())
