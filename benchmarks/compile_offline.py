@@ -48,14 +48,17 @@ def of_one(asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
     from compiled.compiling import compile_all
     from compiled.drawing import noted, opened, use_device_dtypes
 
+    from fuzzgraph.strategies import profile_named
+
     target = opened(asked.one, asked.path)
-    drawn = use_device_dtypes(target)
+    profile = profile_named(asked.profile)
+    drawn = use_device_dtypes(target, profile)
     if drawn.refused:
         yield {"not_on_device": drawn.refused}
     ends = dict.fromkeys([*drawn.shapes[:1], *drawn.shapes[-1:]])
-    shapes = list(filter(None, asked.shapes.split(","))) or list(ends)
+    shapes = list(filter(None, asked.shapes.split(","))) or [*([] if profile.served else ends)]
     seen: set[Any] = set()
-    for shape, kept, notes in noted(target, asked.cases, asked.seed, shapes):
+    for shape, kept, notes in noted(target, asked.cases, asked.seed, shapes, profile):
         every = [note for note in notes.all() if note.key() not in seen]
         fresh = first_of_each(every, asked.most)
         seen.update(note.key() for note in fresh)
@@ -161,6 +164,7 @@ def main() -> None:
     parser.add_argument("--path", type=Path, help="folder of its engine's release")
     shapes = "e.g. 16x8, with commas between; the narrowest and the widest drawn without any"
     parser.add_argument("--shapes", default="", help=shapes)
+    parser.add_argument("--profile", default="ci", help="device: shapes of servers, with --one")
     parser.add_argument("--architectures", default="", help="e.g. sm_90, with commas between")
     add_write(parser)
     asked = parser.parse_args()

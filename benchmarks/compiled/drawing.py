@@ -27,7 +27,7 @@ from fuzzgraph.faults import FAULTS, open_fault
 from fuzzgraph.lanes import lanes
 from fuzzgraph.ports import Target, load_engine, unwrapped
 from fuzzgraph.run.spec import Setup
-from fuzzgraph.strategies import CI, cases, draw
+from fuzzgraph.strategies import CI, Profile, cases, draw
 from fuzzgraph.targets import open_target
 from fuzzgraph.worker.bytecode import import_engine_from
 
@@ -35,6 +35,11 @@ HEAD_DIMS = ((4, 4), (8, 8), (12, 12), (16, 8), (16, 16), (64, 64), (128, 128))
 LATENT_DIMS = ((4, 3), (8, 7), (12, 11), (16, 15), (64, 63), (128, 127), (576, 512))
 """Width of a row, and of the value in it."""
 HEADS = ((2, 2), (4, 2), (4, 1))
+_SLOTS = 20000
+"""Upper bound of the slots of a pool with a server's shapes, since lanes compute on a CPU."""
+_SERVED_COLUMNS = 64
+_EPOCHS = 12
+"""Pools of configs that are drawn from there, for heads of each kind."""
 
 
 def opened(name: str, path: Path | None) -> Target:
@@ -66,8 +71,9 @@ class Drawn:
         return not self.refused and dtypes and (not self.shapes or shape in self.shapes)
 
 
-def use_device_dtypes(target: Target) -> Drawn:
-    """Have a target express what it can on a device, with any heads.
+def use_device_dtypes(target: Target, profile: Profile = CI) -> Drawn:
+    """Have a target express what it can on a device, with any heads; of a profile with shapes of
+    servers with the device's own.
 
     Returns:
         What is drawn there.
@@ -78,7 +84,8 @@ def use_device_dtypes(target: Target) -> Drawn:
     refused = str(getattr(engine, "not_on_device", ""))
     interpreted = tuple(name for name in there.dtypes if name != "bfloat16") or there.dtypes
     if not refused:
-        heads = {name: getattr(here, name) for name in ("head_dims", "max_head_dim")}
+        any_heads = () if profile.served else ("head_dims", "max_head_dim")
+        heads = {name: getattr(here, name) for name in any_heads}
         engine.capabilities = there.replace(dtypes=interpreted, **heads)
     return Drawn(tuple(map(_name, there.built_heads)), there.dtypes, refused)
 
@@ -88,17 +95,20 @@ def _name(dims: tuple[int, int]) -> str:
 
 
 def noted(
-    target: Target, count: int, seed: int, shapes: Sequence[str] = ()
+    target: Target, count: int, seed: int, shapes: Sequence[str] = (), profile: Profile = CI
 ) -> Iterator[tuple[str, str, Notes]]:
     """Shape, what kept cases from running, and the launches of cases of that shape.
 
     Args:
         count: how many cases are drawn; each other shape is given to all of them.
         shapes: those that are run, e.g. "16x8"; () for all.
+        profile: one with shapes of servers has them as they are drawn, as far as lanes run them in
+            reasonable time.
     """
-    drawn = _drawn(target, count, seed)
+    drawn = _drawn(target, count, seed, profile)
     latent = set(target.capabilities.attentions) == {"mla"}
-    given = [_shaped(target, drawn, dims) for dims in (LATENT_DIMS if latent else HEAD_DIMS)]
+    dims = () if profile.served else LATENT_DIMS if latent else HEAD_DIMS
+    given = [_shaped(target, drawn, each) for each in dims]
     by_shape: dict[str, list[Case]] = {}
     for case in [*drawn, *chain.from_iterable(given)]:
         by_shape.setdefault(_name((case.config.head_dim, case.config.v_head_dim)), []).append(case)
@@ -109,14 +119,21 @@ def noted(
             yield (shape, *_run(execution, by_shape[shape]))
 
 
-def _drawn(target: Target, count: int, seed: int) -> list[Case]:
+def _drawn(target: Target, count: int, seed: int, profile: Profile) -> list[Case]:
     found: list[Case] = []
 
     def supports(config: EngineConfig) -> bool:
         return target.unsupported(config) is None
 
-    draw(cases(target.capabilities, CI.at(seed), supports=supports), seed, count, found.append)
-    return found
+    def take(case: Case) -> None:
+        config = case.config
+        small = config.kv_pool_pages * config.page_size <= _SLOTS
+        if not profile.served or (small and config.head_dim >= _SERVED_COLUMNS):
+            found.append(case)
+
+    for epoch in range(seed, seed + (_EPOCHS if profile.served else 1)):
+        draw(cases(target.capabilities, profile.at(epoch), supports=supports), seed, count, take)
+    return found[:count]
 
 
 def _shaped(target: Target, drawn: list[Case], dims: tuple[int, int]) -> list[Case]:

@@ -50,15 +50,18 @@ def compiled(
     *,
     cases: int = 3,
     path: Path | None = None,
+    profile: str = "ci",
 ) -> list[dict[str, Any]]:
     """A line for each kernel and architecture, of drawn cases with these head dims.
 
     Args:
         shape: e.g. "16x16"; with commas between, if several.
+        profile: "device" for shapes of servers.
     """
     lines = said_by(
         *(str(BENCHMARKS / "compile_offline.py"), "--one", target, "--shapes", shape),
         *("--architectures", ",".join(architectures), "--cases", str(cases), "--most", "1"),
+        *("--profile", profile),
         *(("--path", str(path)) if path else ()),
     )
     # All that was launched was read, and no case was left out.
@@ -171,6 +174,13 @@ def test_they_do_not_where_inputs_are_kept_in_float32(version: str) -> None:
 
 
 @pytest.mark.sglang
+def test_decodes_compile_at_the_shapes_of_servers() -> None:
+    path = release_path("0.5.23")
+    chips = ("sm_90", "gfx942")
+    lines = compiled("sglang-triton", "128x128", chips, cases=3, path=path, profile="device")
+    assert lines and not refused(lines)
+
+
 def test_decodes_of_mamba2_compile_in_the_dtypes_of_servers() -> None:
     path = release_path("0.5.23")
     lines = compiled("sglang-mamba", "16x16", ("sm_90", "gfx942"), cases=1, path=path)
