@@ -181,6 +181,7 @@ def test_decodes_compile_at_the_shapes_of_servers() -> None:
     assert lines and not refused(lines)
 
 
+@pytest.mark.sglang
 def test_decodes_of_mamba2_compile_in_the_dtypes_of_servers() -> None:
     path = release_path("0.5.23")
     lines = compiled("sglang-mamba", "16x16", ("sm_90", "gfx942"), cases=1, path=path)
