@@ -53,7 +53,8 @@ class BatchPart(NamedTuple):
 
 @dataclass(slots=True)
 class Observation:
-    """One run of one step. Tensors are copies, padded rows included."""
+    """One run of one step. Tensors are copies, padded rows included; sessions show them where they
+    lie, and oracles find them on the host."""
 
     raw_bs: int
     padded_bs: int
