@@ -28,10 +28,11 @@ class Crossings:
         self.gathered = gathered
 
     def to_host(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The same tensors on the host, by one crossing; themselves where nothing is gathered."""
-        if not self.gathered:
-            return list(tensors)
-        return _together(tensors, lambda packed: packed.cpu())
+        """The same tensors on the host, by one crossing; themselves where nothing is gathered, and
+        those that lie on the host already."""
+        there = [tensor for tensor in tensors if self._crosses(tensor)]
+        moved = iter(_together(there, lambda packed: packed.cpu()))
+        return [next(moved) if self._crosses(tensor) else tensor for tensor in tensors]
 
     def to_device(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Tensors of the host on the device, by one crossing; themselves where the device is the
@@ -41,10 +42,16 @@ class Crossings:
         return _together(tensors, lambda packed: packed.to(self._device))
 
     def same(self, pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> list[bool]:
-        """Whether the two of each pair agree in shape, dtype and every bit; asked at once."""
-        if not self.gathered:
-            return [same_bits(one, two) for one, two in pairs]
-        return _same_at_once([*pairs])
+        """Whether the two of each pair, which lie on one side, agree in shape, dtype and every bit;
+        the device is asked at once."""
+        asked = [*pairs]
+        there = iter(_same_at_once([pair for pair in asked if self._crosses(pair[0])]))
+        return [next(there) if self._crosses(pair[0]) else same_bits(*pair) for pair in asked]
+
+    def _crosses(self, tensor: torch.Tensor) -> bool:
+        """Whether the host waits to read a tensor."""
+        # A real device's engine has tensors on the host as well; the emulated one's all count.
+        return self.gathered and tensor.is_cpu == (self._device.type == "cpu")
 
 
 def _same_at_once(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> list[bool]:

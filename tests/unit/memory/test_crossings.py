@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 
-from fuzzgraph.memory import Crossings
+from fuzzgraph.memory import Crossings, crossings
 from fuzzgraph.rules.comparison import bits, same_bits
 
 CPU = torch.device("cpu")
@@ -86,6 +87,19 @@ def test_nothing_crosses_for_no_tensors(gathered: Crossings) -> None:
 def test_tensors_that_need_not_cross_stay_themselves() -> None:
     at_home = Crossings(CPU, gathered=False)
     assert [*map(id, at_home.to_host(TENSORS))] == [*map(id, TENSORS)]
+
+
+def test_what_an_engine_has_on_the_host_stays_there_beside_a_device() -> None:
+    beside = Crossings(torch.device("meta"), gathered=True)
+    assert [*map(id, beside.to_host(TENSORS))] == [*map(id, TENSORS)]
+    assert beside.same(PAIRS) == [same_bits(*pair) for pair in PAIRS]
+
+
+def test_what_lies_on_a_device_is_picked_out_of_what_crosses() -> None:
+    beside = Crossings(torch.device("meta"), gathered=True)
+    here, there = torch.ones(2), torch.ones(3, device="meta")
+    with patch.object(crossings, "_together", lambda tensors, move: ["moved"] * len(tensors)):
+        assert beside.to_host([here, there, here]) == [here, "moved", here]
 
 
 def test_pairs_asked_at_once_agree_where_they_agree_one_by_one(gathered: Crossings) -> None:
