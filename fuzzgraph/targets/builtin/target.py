@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Literal
 
 from fuzzgraph.capabilities import WIDEST, Capabilities, unsupported_setting
@@ -26,6 +27,11 @@ _HAS = Capabilities(
     prefill_runners=("piecewise", "breakable"),
     **{name: getattr(WIDEST, name) for name in _WHOLE_DIMENSIONS},
 )
+
+
+def _serves(kernels: str) -> bool:
+    """Whether what these kernels are written in is installed."""
+    return kernels != "triton" or find_spec("triton") is not None
 
 
 class BuiltinTarget:
@@ -62,6 +68,11 @@ class BuiltinTarget:
         """A second layer in other modes than decode; kernels of either kind are served."""
         if config.swa_window and config.modes != ("decode",):
             return f"swa_window={config.swa_window} is driven in modes=('decode',) alone"
+        if config.kernels not in self.capabilities.kernels and not _serves(config.kernels):
+            return (
+                f"kernels={config.kernels!r} needs triton, which is not installed here: "
+                "pip install 'fuzzgraph[triton]'"
+            )
         return unsupported_setting(_HAS, config)
 
     def open(self, config: EngineConfig, graphs: GraphEngine) -> BuiltinSession:

@@ -59,3 +59,15 @@ def test_torch_kernels_leave_triton_unloaded() -> None:
 def test_triton_kernels_load_triton() -> None:
     pytest.importorskip("triton")
     assert loads_triton("triton")
+
+
+def test_a_case_with_kernels_in_triton_is_left_out_where_there_is_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("fuzzgraph.targets.builtin.target.find_spec", lambda name: None)
+    builtin = open_target("builtin")
+    refused = builtin.unsupported(EngineConfig(kernels="triton"))
+    assert refused is not None and "pip install 'fuzzgraph[triton]'" in refused
+    assert builtin.unsupported(EngineConfig()) is None
+    # Of the target that has none but these, opening says so: no case would be left.
+    assert open_target("builtin-triton").unsupported(EngineConfig(kernels="triton")) is None
