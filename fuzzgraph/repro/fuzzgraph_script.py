@@ -97,8 +97,12 @@ def _constants(headline: str, case: Case, setup: Setup) -> list[str]:
 
 _MAIN = '''
 def main():
-    """Run the case. Exit code 1: the finding shows. Exit code 0: it does not."""
-    findings = fuzzgraph.run_case(fuzzgraph.decode_case(CASE), **SETUP).findings
+    """Run the case. Exit code 1: the finding shows. 0: it does not. 3: the case cannot run here."""
+    try:
+        findings = fuzzgraph.run_case(fuzzgraph.decode_case(CASE), **SETUP).findings
+    except fuzzgraph.FuzzGraphError as error:
+        print(f"This cannot run here: {error}", file=sys.stderr)
+        return 3
     for finding in findings:
         if finding.key == KEY:
             print(HEADLINE)
@@ -126,8 +130,8 @@ def fuzzgraph_script(case: Case, finding: Finding, setup: Setup, reason: str) ->
         f"Requires FuzzGraph: {plain(reason)}. Install:",
         *(f"    {line}" for line in install_lines(setup)),
         "",
-        f"Run it: python THIS_FILE; exit code 1 and the finding, or 0 if it is not reproduced"
-        f"{f', or {NO_DEVICE} without a GPU' if setup.device != 'cpu' else ''}.",
+        "Run it: python THIS_FILE; exit code 1 and the finding, 0 if it is not reproduced, or "
+        f"{NO_DEVICE} where it cannot run.",
     ]
     key = f"KEY = {finding.key!r}  # oracle, clause, target, buffer, mode"
     said = f"HEADLINE = {headline(finding)!r}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from tests.unit.repro.faulty import KINDS, once, shrinking
 
 READS = next(kind for kind in KINDS if kind.name == "history")
 ENGINE = f"""
+import subprocess
 import sys
 sys.path.insert(0, {str(Path(__file__).parents[3])!r})
 from tests.quality.test_oracles_find_their_faults import EXCLUSIVES
@@ -134,13 +136,30 @@ def test_a_target_of_the_current_folder_is_found_by_a_script_in_another(
     assert verify(path, times=1) == "1/1"
 
 
+def test_a_script_that_cannot_run_here_says_so_in_one_line_and_shows_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "engine_that_moved.py").write_text(ENGINE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    setup = Setup(target="engine_that_moved:make")
+    path = tmp_path / "repro.py"
+    path.write_text(export_script(READS.case, READS.finding(), setup, recorded=False))
+    (tmp_path / "engine_that_moved.py").unlink()
+    done = subprocess.run(
+        [sys.executable, str(path)], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert done.returncode == 3 and done.stdout == ""
+    assert done.stderr.startswith("This cannot run here: ") and done.stderr.count("\n") == 1
+
+
 def test_a_target_that_is_gone_leaves_a_script_that_cannot_be_executed(
     tmp_path: Path, setup: Setup
 ) -> None:
     path = tmp_path / "repro.py"
     path.write_text(export_script(READS.case, READS.finding(), setup, recorded=False))
     (tmp_path / "engine_of_mine.py").unlink()
-    with pytest.raises(NotExecuted, match="UsageError: target='engine_of_mine:make' cannot be op"):
+    with pytest.raises(NotExecuted, match="This cannot run here: target='engine_of_mine:make'"):
         verify(path, times=1)
 
 
