@@ -256,6 +256,8 @@ def find(name: str, folders: Iterable[Path]) -> Path:
     if path.is_file():
         return path
     if path.is_dir():
+        if (path / "case.json").is_file():  # the folder of a finding
+            return path / "case.json"
         raise UsageError(f"case {name!r}: is a folder. Name one case file in it.")
     hits: dict[str, Path] = {}
     if len(name) >= 4 and _is_hex(name):
@@ -270,8 +272,8 @@ def find(name: str, folders: Iterable[Path]) -> Path:
         )
     if not hits:
         raise UsageError(
-            f"case {name!r}: no such file, and no case of the corpus begins like this. "
-            "Give the path of a case file; 'fuzzgraph corpus list' shows digests."
+            f"case {name!r}: no such file, and no case of the corpus begins like this (it takes "
+            "four digits). Give the path of a case file; 'fuzzgraph corpus list' shows digests."
         )
     return hits.popitem()[1]
 

@@ -37,9 +37,13 @@ def decode_case(text: bytes | str, where: str = "case") -> Case:
         found = decode_json(text)
     except UNREADABLE as error:
         raise InvalidCase(
-            f"{where}: not valid JSON ({error}). Write it with 'fuzzgraph export'."
+            f"{where}: not valid JSON ({error}). Take the case.json that a run wrote."
         ) from None
     version = found.get("schema_version") if isinstance(found, dict) else None
+    if version is None:
+        raise InvalidCase(
+            f"{where}: not a case: it has no schema_version. Take the case.json that a run wrote."
+        )
     if version != SCHEMA_VERSION:
         raise InvalidCase(
             f"{where}: schema_version={version!r} is not supported; this FuzzGraph reads "

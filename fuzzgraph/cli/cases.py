@@ -20,10 +20,11 @@ from fuzzgraph.cli.options import (
     whole_number,
 )
 from fuzzgraph.corpus import find, readable_json, write_atomically
-from fuzzgraph.errors import NotExecuted, UsageError
+from fuzzgraph.errors import UNREADABLE, NotExecuted, UsageError
 from fuzzgraph.finding import Finding
 from fuzzgraph.run.environment import Environment
 from fuzzgraph.run.events import Export, ExportKind, ReportedFinding, Setup, finding_id
+from fuzzgraph.strict_json import decode_json
 from fuzzgraph.text.numbers import counted
 
 if TYPE_CHECKING:
@@ -34,6 +35,21 @@ if TYPE_CHECKING:
 def _load(name: str) -> tuple[Path, Case]:
     path = find(name, case_folders())
     return path, load_case(path)
+
+
+def _found_with(path: Path, setup: Setup) -> str:
+    """How the finding beside a case was found, where that was with other options; else ''."""
+    from fuzzgraph.repro.wording import plain
+    from fuzzgraph.run_options import replay_command
+
+    beside = path.parent / "finding.json"
+    try:
+        reported = decode_json(beside.read_bytes(), ReportedFinding)
+    except (OSError, *UNREADABLE):
+        return ""
+    if reported.replay == replay_command(reported.case_path, setup):
+        return ""
+    return f"the finding beside it was found with: {plain(reported.replay)}"
 
 
 def _judged(opened: Opened, path: Path, case: Case) -> VerdictLike:
@@ -146,6 +162,7 @@ def _replay_text(
     late = verdict.late_copies, verdict.unrepeatable
     notes = unchecked(verdict.unchecked) + not_overlapped(setup, *late)
     notes += overlapped(verdict.late_copies) + unguarded(verdict.unguarded)
+    notes += [*filter(None, [_found_with(path, setup)])]
     return (
         f"nothing found in {path}, {counted(verdict.steps, 'step')} on {setup_line(setup)}\n\n"
         f"{table}\n\n"
@@ -193,6 +210,8 @@ def _nothing(path: Path, setup: Setup, *, as_json: bool) -> int:
         say_json({"case": str(path), "setup": setup, "finding": None, "exit_code": 0})
     else:
         click.echo(f"nothing found in {path} on target {setup.target}, so there is nothing to do")
+        if hint := _found_with(path, setup):
+            click.echo(hint)
     return 0
 
 

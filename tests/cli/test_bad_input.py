@@ -32,16 +32,16 @@ def rows(*lengths: int, **config: Any) -> str:
 
 
 BAD_CASES = {
-    "not json": ('{"schema_version": 1,', "not valid JSON", "fuzzgraph export"),
-    "empty file": ("", "not valid JSON", "fuzzgraph export"),
-    "binary": ("\x00\xff", "not valid JSON", "fuzzgraph export"),
-    "a list": ("[]", "schema_version=None is not supported", "Convert the case"),
+    "not json": ('{"schema_version": 1,', "not valid JSON", "Take the case.json"),
+    "empty file": ("", "not valid JSON", "Take the case.json"),
+    "binary": ("\x00\xff", "not valid JSON", "Take the case.json"),
+    "a list": ("[]", "not a case: it has no schema_version", "Take the case.json"),
     "unknown schema version": (
         altered(schema_version=99),
         "schema_version=99 is not supported; this FuzzGraph reads 1",
         "Convert the case",
     ),
-    "no schema version": ('{"steps": []}', "schema_version=None", "Convert the case"),
+    "no schema version": ('{"steps": []}', "it has no schema_version", "Take the case.json"),
     "unknown field": (altered(color="red"), "unknown field `color`", "'fuzzgraph schema case'"),
     "wrong type": (altered(seed="one"), "Expected `int`, got `str` - at `$.seed`", "schema"),
     "no steps": (altered(steps=[]), "steps=() is empty", "Give at least one step"),
@@ -71,7 +71,7 @@ BAD_CASES = {
         "raise config.max_context_len",
     ),
     "seed too large for an int": (altered(seed=1 << 80), "must lie in 0..2**63-1", "non-negative"),
-    "nested too deeply": ("[" * 100_000, "not valid JSON", "fuzzgraph export"),
+    "nested too deeply": ("[" * 100_000, "not valid JSON", "Take the case.json"),
     "negative page size": (rows(1, page_size=-1), "config.page_size=-1 must lie in 1..", "Change"),
 }
 

@@ -15,7 +15,8 @@ from fuzzgraph import api, corpus
 from fuzzgraph.case import Case, digest, encode_case, load_case
 from fuzzgraph.cli.entry import run_command
 from fuzzgraph.finding import Finding
-from fuzzgraph.run.events import finding_id
+from fuzzgraph.run.events import ReportedFinding, finding_id
+from fuzzgraph.run_options import checked_setup, replay_command
 from fuzzgraph.shipped import CASES
 from tests.fakes import FakeRunner, FakeVerdict, case, finding, no_exporting, opener, paged
 
@@ -137,6 +138,52 @@ def test_replay_of_a_case_that_shows_nothing_exits_with_0(
     use(monkeypatch, FakeRunner())
     assert run_command(["replay", str(saved(folder, case(2, 1)))]) == 0
     assert "nothing found in" in capsys.readouterr().out
+
+
+def found_beside(folder: Path, *options: str) -> Path:
+    """A saved case beside the record of a finding that was found with these options."""
+    path, one = saved(folder, case(2, 1)), finding()
+    record = ReportedFinding(
+        id=finding_id(one.key),
+        finding=one,
+        case=case(2, 1),
+        digest=digest(case(2, 1)),
+        case_path=str(path),
+        replay=" ".join([replay_command(str(path), checked_setup()), *options]),
+    )
+    (folder / "finding.json").write_bytes(msgspec.json.encode(record))
+    return path
+
+
+@pytest.mark.parametrize("verb", [["replay"], ["shrink"], ["export", "--as", "script"]])
+def test_a_case_that_shows_nothing_says_with_which_options_it_did(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    verb: list[str],
+) -> None:
+    use(monkeypatch, FakeRunner())
+    path = found_beside(folder, "--fault", "a-fault")
+    assert run_command([verb[0], str(path), *verb[1:]]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert f"the finding beside it was found with: fuzzgraph replay {path}" in out
+    assert out.endswith("--fault a-fault")
+
+
+def test_a_case_that_is_run_with_the_same_options_says_nothing_of_them(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    use(monkeypatch, FakeRunner())
+    assert run_command(["replay", str(found_beside(folder))]) == 0
+    assert "found with" not in capsys.readouterr().out
+
+
+def test_the_folder_of_a_finding_names_its_case(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = use(monkeypatch, FakeRunner())
+    assert run_command(["replay", str(saved(folder, case(2)).parent)]) == 0
+    assert runner.ran == [case(2)]
 
 
 def test_replay_of_a_case_that_shows_a_finding_exits_with_1_and_its_rate(

@@ -75,7 +75,7 @@ def test_the_published_schema_accepts_a_case_and_refuses_a_wrong_one() -> None:
     ("text", "message"),
     [
         ("{", "mine: not valid JSON"),
-        ("[]", "mine: schema_version=None is not supported; this FuzzGraph reads 1"),
+        ("[]", "mine: not a case: it has no schema_version. Take the case.json that a run"),
         (text_of(schema_version=2), "mine: schema_version=2 is not supported"),
         (text_of(colour=1), "unknown field `colour`"),
         (text_of(seed="x"), "Expected `int`, got `str` - at `$.seed`"),
