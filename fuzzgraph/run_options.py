@@ -190,7 +190,13 @@ def _checked_spec(given: Mapping[str, Any], dash: str, here: bool) -> RunSpec:
     if budget.seconds is None and budget.examples is None:
         budget = msgspec.structs.replace(budget, seconds=_SECONDS)
     rest = {"seed": secrets.randbelow(1 << 31), **_of(RunSpec, given)}
-    return RunSpec(setup=setup, budget=budget, **rest).with_profile_times()
+    spec = RunSpec(setup=setup, budget=budget, **rest).with_profile_times()
+    if spec.profile == "device" and setup.graphs == "recorder":
+        raise UsageError(
+            "profile='device' draws shapes of servers, for kernels that are compiled for a GPU; "
+            "got device='cpu'. Use --device cuda, or --profile nightly."
+        )
+    return spec
 
 
 def _of(record: type[msgspec.Struct], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -95,8 +95,8 @@ class Arena:
             raise ArenaFull(
                 f"guarded memory is full: an allocation of {end - start} bytes (red zones "
                 f"included) does not fit into the {segment} part, {limit - start} bytes are left "
-                f"of an arena of {self.capacity}. Use a smaller config, or a GuardedMemory with a "
-                f"larger capacity."
+                f"of an arena of {self.capacity}. Use a smaller config, a device with more free "
+                f"memory, or in a test of your own a GuardedMemory with a larger capacity."
             )
 
 

@@ -250,6 +250,9 @@ def test_what_contradicts_itself_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
     ):
         checked_setup(graphs="emulated", device="cuda", here=False)
     assert checked_setup(graphs="emulated").graphs == "emulated"
+    with pytest.raises(UsageError, match="profile='device' draws shapes of servers"):
+        checked_spec({"profile": "device"})
+    assert checked_spec({"profile": "device", "graphs": "emulated"}).profile == "device"
 
 
 @pytest.mark.parametrize(

@@ -147,7 +147,7 @@ def test_types_do_not_depend_on_what_may_be_absent() -> None:
     ]
     sources = [*package_sources(), *(ROOT / "tests").rglob("*.py")]
     used = set().union(*map(imported_names, sources))
-    ours = {"fuzzgraph", "tests", "compiled"}  # the last one is a benchmark's
+    ours = {"fuzzgraph", "tests", "benchmarks", "compiled"}  # the last one is a benchmark's
     assert used - ours - STDLIB - always_there() - FOREIGN_ENGINES <= skipped
 
 
