@@ -11,7 +11,7 @@ import fuzzgraph
 from fuzzgraph.case import Case, digest, encode_case
 from fuzzgraph.finding import Finding
 from fuzzgraph.repro.naming import identifier
-from fuzzgraph.repro.wording import NO_DEVICE, device_check, docstring, opening, plain
+from fuzzgraph.repro.wording import CANNOT_RUN, device_check, docstring, opening, plain
 from fuzzgraph.rules import handover
 from fuzzgraph.run.events import Setup
 from fuzzgraph.targets.own import import_root
@@ -95,18 +95,18 @@ def _constants(headline: str, case: Case, setup: Setup) -> list[str]:
     ]
 
 
-_MAIN = '''
+_MAIN = f'''
 def main():
-    """Run the case. Exit code 1: the finding shows. 0: it does not. 3: the case cannot run here."""
+    """Run the case. Exit code 1: the finding shows. 0: it does not. {CANNOT_RUN}: it cannot run."""
     try:
         findings = fuzzgraph.run_case(fuzzgraph.decode_case(CASE), **SETUP).findings
     except fuzzgraph.FuzzGraphError as error:
-        print(f"This cannot run here: {error}", file=sys.stderr)
-        return 3
+        print(f"This cannot run here: {{error}}", file=sys.stderr)
+        return {CANNOT_RUN}
     for finding in findings:
         if finding.key == KEY:
             print(HEADLINE)
-            print(f"  {finding.message}")
+            print(f"  {{finding.message}}")
             return 1
     print("Not reproduced.")
     return 0
@@ -131,7 +131,7 @@ def fuzzgraph_script(case: Case, finding: Finding, setup: Setup, reason: str) ->
         *(f"    {line}" for line in install_lines(setup)),
         "",
         "Run it: python THIS_FILE; exit code 1 and the finding, 0 if it is not reproduced, or "
-        f"{NO_DEVICE} where it cannot run.",
+        f"{CANNOT_RUN} where it cannot run.",
     ]
     key = f"KEY = {finding.key!r}  # oracle, clause, target, buffer, mode"
     said = f"HEADLINE = {headline(finding)!r}"

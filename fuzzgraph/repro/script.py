@@ -30,7 +30,7 @@ from fuzzgraph.repro.naming import region_names
 from fuzzgraph.repro.not_standalone import NotStandalone
 from fuzzgraph.repro.printing import Function, Shared, graph_is_empty, graph_name, statements
 from fuzzgraph.repro.trace import Recording, Run
-from fuzzgraph.repro.wording import NO_DEVICE, device_check, docstring, opening
+from fuzzgraph.repro.wording import CANNOT_RUN, device_check, docstring, opening
 from fuzzgraph.repro.world_functions import WorldFunctions
 from fuzzgraph.run.spec import Device
 from fuzzgraph.text.finding_text import headline
@@ -178,7 +178,7 @@ class _Script:
             "",
             *(_RUNS_ON_A_DEVICE if self._on_device else []),
             f"Run it: python THIS_FILE; exit code 1 and the finding, or 0 if it is not reproduced"
-            f"{f', or {NO_DEVICE} without a GPU' if self._on_device else ''}.",
+            f"{f', or {CANNOT_RUN} without a GPU' if self._on_device else ''}.",
             f"Requires {', '.join(needed)}. Recorded on a CPU with"
             f" {engine}torch {torch.__version__}, Python {platform.python_version()}.",
         ]

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from fuzzgraph.case import Case
 
 
-NO_DEVICE = 3
-"""Exit code of an export that needs a GPU where there is none."""
+CANNOT_RUN = 3
+"""Exit code of an export that cannot run where it is, as one for a GPU where there is none."""
 
 
 def device_check() -> list[str]:
@@ -24,7 +24,7 @@ def device_check() -> list[str]:
     return [
         "if not torch.cuda.is_available():",
         '    print("This needs a GPU: torch sees no CUDA or HIP device here.", file=sys.stderr)',
-        f"    sys.exit({NO_DEVICE})",
+        f"    sys.exit({CANNOT_RUN})",
     ]
 
 

@@ -21,7 +21,6 @@ from tests.unit.repro.faulty import KINDS, once, shrinking
 
 READS = next(kind for kind in KINDS if kind.name == "history")
 ENGINE = f"""
-import subprocess
 import sys
 sys.path.insert(0, {str(Path(__file__).parents[3])!r})
 from tests.quality.test_oracles_find_their_faults import EXCLUSIVES
@@ -137,15 +136,11 @@ def test_a_target_of_the_current_folder_is_found_by_a_script_in_another(
 
 
 def test_a_script_that_cannot_run_here_says_so_in_one_line_and_shows_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, setup: Setup
 ) -> None:
-    (tmp_path / "engine_that_moved.py").write_text(ENGINE)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    setup = Setup(target="engine_that_moved:make")
     path = tmp_path / "repro.py"
     path.write_text(export_script(READS.case, READS.finding(), setup, recorded=False))
-    (tmp_path / "engine_that_moved.py").unlink()
+    (tmp_path / "engine_of_mine.py").unlink()
     done = subprocess.run(
         [sys.executable, str(path)], capture_output=True, text=True, check=False, cwd=tmp_path
     )
