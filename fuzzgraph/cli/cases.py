@@ -37,8 +37,8 @@ def _load(name: str) -> tuple[Path, Case]:
     return path, load_case(path)
 
 
-def _found_with(path: Path, setup: Setup) -> str:
-    """How the finding beside a case was found, where that was with other options; else ''."""
+def _found_with(path: Path, setup: Setup) -> list[str]:
+    """A line on how the finding beside a case was found, where that was with other options."""
     from fuzzgraph.repro.wording import plain
     from fuzzgraph.run_options import replay_command
 
@@ -46,10 +46,10 @@ def _found_with(path: Path, setup: Setup) -> str:
     try:
         reported = decode_json(beside.read_bytes(), ReportedFinding)
     except (OSError, *UNREADABLE):
-        return ""
+        return []
     if reported.replay == replay_command(reported.case_path, setup):
-        return ""
-    return f"the finding beside it was found with: {plain(reported.replay)}"
+        return []
+    return [f"the finding beside it was found with: {plain(reported.replay)}"]
 
 
 def _judged(opened: Opened, path: Path, case: Case) -> VerdictLike:
@@ -162,7 +162,7 @@ def _replay_text(
     late = verdict.late_copies, verdict.unrepeatable
     notes = unchecked(verdict.unchecked) + not_overlapped(setup, *late)
     notes += overlapped(verdict.late_copies) + unguarded(verdict.unguarded)
-    notes += [*filter(None, [_found_with(path, setup)])]
+    notes += _found_with(path, setup)
     return (
         f"nothing found in {path}, {counted(verdict.steps, 'step')} on {setup_line(setup)}\n\n"
         f"{table}\n\n"
@@ -209,9 +209,8 @@ def _nothing(path: Path, setup: Setup, *, as_json: bool) -> int:
     if as_json:
         say_json({"case": str(path), "setup": setup, "finding": None, "exit_code": 0})
     else:
-        click.echo(f"nothing found in {path} on target {setup.target}, so there is nothing to do")
-        if hint := _found_with(path, setup):
-            click.echo(hint)
+        said = f"nothing found in {path} on target {setup.target}, so there is nothing to do"
+        click.echo("\n".join([said, *_found_with(path, setup)]))
     return 0
 
 
