@@ -56,7 +56,7 @@ def of_one(asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
     if drawn.refused:
         yield {"not_on_device": drawn.refused}
     ends = dict.fromkeys([*drawn.shapes[:1], *drawn.shapes[-1:]])
-    shapes = list(filter(None, asked.shapes.split(","))) or [*([] if profile.served else ends)]
+    shapes = list(filter(None, asked.shapes.split(","))) or list(() if profile.served else ends)
     seen: set[Any] = set()
     for shape, kept, notes in noted(target, asked.cases, asked.seed, shapes, profile):
         every = [note for note in notes.all() if note.key() not in seen]

@@ -9,14 +9,13 @@ import argparse
 from collections import Counter
 
 from fuzzgraph import releases
-from fuzzgraph.case import Case
 from fuzzgraph.execution import Execution
 from fuzzgraph.ports import load_engine
 from fuzzgraph.run.spec import Setup
-from fuzzgraph.strategies import DEFAULT, cases, draw
 from fuzzgraph.targets import open_target
 from fuzzgraph.worker.bytecode import import_engine_from
 from tests.device_waits import DeviceWaits
+from tests.targets.sglang.in_two_memories import drawn
 from tests.two_memories import TwoMemories
 
 
@@ -39,20 +38,15 @@ def main() -> None:
 
 def _waits(name: str, seed: int, examples: int) -> tuple[int, Counter[str]]:
     """Steps of drawn cases and their waits; sessions are open by then."""
-    target, drawn, steps = open_target(name), list[Case](), 0
-    strategy = cases(
-        target.capabilities,
-        DEFAULT.at(seed),
-        supports=lambda config: target.unsupported(config) is None,
-    )
-    draw(strategy, seed, examples, drawn.append)
+    target, steps = open_target(name), 0
+    some = drawn(target, examples, seed)
     load_engine(target)
     with TwoMemories().watching() as memories:
         execution = Execution(target, Setup(target=name, graphs="emulated"))
-        for case in drawn:
+        for case in some:
             execution.run_case(case)
         with DeviceWaits(memories).counting() as seen:
-            for case in drawn:
+            for case in some:
                 steps += execution.run_case(case).steps
         execution.close()
     return steps, seen

@@ -45,6 +45,17 @@ class Compared:
     refused: str = ""
     """What the compiler or the device said of the first launch that it did not run."""
 
+    def add(self, got: torch.Tensor, want: torch.Tensor) -> None:
+        """Count what a storage holds and what it must hold, flat, of one dtype."""
+        self.numbers += got.numel()
+        if not got.dtype.is_floating_point or got.itemsize == 1 or not got.numel():
+            self.other += int((got.view(torch.uint8) != want.view(torch.uint8)).sum())
+            return
+        nan = got.isnan() | want.isnan()
+        self.other += int((got.isnan() != want.isnan()).sum())
+        apart = (_place(got) - _place(want)).abs()[~nan]
+        self.ulp = max(self.ulp, int(apart.max()) if apart.numel() else 0)
+
     def cells(self) -> str:
         return f"{self.launches} | {self.numbers} | {self.ulp} | {self.other} | {self.refused}"
 
@@ -94,19 +105,8 @@ def compare(count: int, device: str, expected: Arrays) -> dict[str, Compared]:
         seen.launches += 1
         for place, got in enumerate(left):
             raw = torch.from_numpy(expected[f"{name}/{place}"].copy())
-            _add(seen, got, raw.view(got.dtype))
+            seen.add(got, raw.view(got.dtype))
     return found
-
-
-def _add(seen: Compared, got: torch.Tensor, want: torch.Tensor) -> None:
-    seen.numbers += got.numel()
-    if not got.dtype.is_floating_point or got.itemsize == 1 or not got.numel():
-        seen.other += int((got.view(torch.uint8) != want.view(torch.uint8)).sum())
-        return
-    nan = got.isnan() | want.isnan()
-    seen.other += int((got.isnan() != want.isnan()).sum())
-    apart = (_place(got) - _place(want)).abs()[~nan]
-    seen.ulp = max(seen.ulp, int(apart.max()) if apart.numel() else 0)
 
 
 def _place(floats: torch.Tensor) -> torch.Tensor:

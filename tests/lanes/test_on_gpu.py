@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.lanes.on_gpu import Compared, _add
+from benchmarks.lanes.on_gpu import Compared
 
 BENCHMARK = Path(__file__).resolve().parents[2] / "benchmarks" / "lanes" / "on_gpu.py"
 
 
 def apart(got: torch.Tensor, want: torch.Tensor) -> tuple[int, int]:
     seen = Compared()
-    _add(seen, got, want)
+    seen.add(got, want)
     return seen.ulp, seen.other
 
 

@@ -44,13 +44,14 @@ def _run(name: str, count: int, seed: int) -> dict[str, Any]:
     load_engine(target)
     with TwoMemories().watching() as memories:
         execution = Execution(target, Setup(target=name))
-        for case in _drawn(target, count, seed):
+        for case in drawn(target, count, seed):
             ran += not execution.run_case(case).skipped
         execution.close()
     return {"ran": ran, "mixed": [f"{each.line}: {each.what}" for each in memories.mixings]}
 
 
-def _drawn(target: Target, count: int, seed: int) -> list[Case]:
+def drawn(target: Target, count: int, seed: int) -> list[Case]:
+    """The first cases that a seed draws for a target, on configs that it opens."""
     found: list[Case] = []
     strategy = cases(
         target.capabilities,
