@@ -20,6 +20,8 @@ _LADDERS: tuple[tuple[int, ...], ...] = (
 _CONTEXTS = (256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
 _SLOTS = 1 << 16
 """Upper bound of the slots that all rows of a batch own, each with a whole context."""
+_NUMBERS = _SLOTS * 8 * 128
+"""The same of the numbers of their keys: wider rows of KV have fewer slots."""
 _SET = frozenset((
     "num_q_heads", "num_kv_heads", "head_dim", "v_head_dim", "capture_bs", "req_pool_size",
     "max_context_len",
@@ -40,7 +42,8 @@ def serve(fields: Fields, can: Capabilities, number: int, pins: Pins) -> None:
     fields["head_dim"], fields["v_head_dim"] = chance.pick(wide)
     fields["max_context_len"] = _context(fields["page_size"], can, chance)
     pages = -(-fields["max_context_len"] // fields["page_size"])
-    rows = min(max(1, _SLOTS // (pages * fields["page_size"])), can.max_batch)
+    slots = min(_SLOTS, _NUMBERS // (fields["num_kv_heads"] * fields["head_dim"]))
+    rows = min(max(1, slots // (pages * fields["page_size"])), can.max_batch)
     ladders = [each for each in _LADDERS if each[-1] <= rows]
     fields["capture_bs"] = chance.pick(ladders) if ladders else (rows,)
     fields["req_pool_size"] = fields["capture_bs"][-1]

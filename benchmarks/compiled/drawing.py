@@ -31,7 +31,7 @@ from fuzzgraph.strategies import CI, Profile, cases, draw
 from fuzzgraph.targets import open_target
 from fuzzgraph.worker.bytecode import import_engine_from
 
-HEAD_DIMS = ((4, 4), (8, 8), (12, 12), (16, 8), (16, 16), (64, 64), (128, 128))
+HEAD_DIMS = ((4, 4), (8, 8), (12, 12), (16, 8), (16, 16), (64, 64), (128, 128), (256, 256))
 LATENT_DIMS = ((4, 3), (8, 7), (12, 11), (16, 15), (64, 63), (128, 127), (576, 512))
 """Width of a row, and of the value in it."""
 HEADS = ((2, 2), (4, 2), (4, 1))

@@ -51,7 +51,7 @@ def test_heads_that_no_kernel_is_built_for_are_refused_on_a_device() -> None:
     use_device(target, "cuda")
     assert target.unsupported(narrow) == (
         "head_dim=4 with v_head_dim=4 is not driven, only 16 and 16, 32 and 32, 64 and 64, "
-        "128 and 128"
+        "128 and 128, 256 and 256"
     )
 
 

@@ -12,7 +12,7 @@ from fuzzgraph.ports import GraphEngine, Session
 
 __all__ = ["ReleasedTarget"]
 
-_HEADS = ((16, 16), (32, 32), (64, 64), (128, 128))
+_HEADS = ((16, 16), (32, 32), (64, 64), (128, 128), (256, 256))
 """Of queries and values. Products of tiles take 16 columns at least (reports/compiled.md)."""
 _SERVED = {"max_batch": 256, "max_q_heads": 32, "max_context_len": 32768}
 """Bounds of what profile `device` draws; other profiles stay below them."""

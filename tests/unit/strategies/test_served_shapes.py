@@ -58,6 +58,12 @@ def test_cases_are_whole_and_reach_long_contexts_and_large_batches(target: str) 
 @pytest.mark.parametrize("target", TARGETS)
 def test_what_the_rows_of_a_batch_own_is_bounded(target: str) -> None:
     assert max(map(slots, served(target))) <= (1 << 16) + 256 * 64
+    numbers = [slots(each) * each.num_kv_heads * each.head_dim for each in served(target)]
+    assert max(numbers) <= (1 << 26) + 256 * 64 * 8 * 256
+
+
+def test_heads_are_as_narrow_and_as_wide_as_those_of_models() -> None:
+    assert {each.head_dim for each in served("sglang-fa3")} == {64, 128, 256}
 
 
 @pytest.mark.parametrize("profile", [CI, NIGHTLY], ids=lambda each: each.name)
