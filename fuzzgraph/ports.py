@@ -439,6 +439,14 @@ def excuses_of(target: Target) -> tuple[Excuse, ...]:
     return found
 
 
+def weights_in_fp8(target: Target, config: EngineConfig, device: torch.device) -> bool:
+    """Whether kernels round the weights of values to FP8: those of a target with
+    `weights_in_fp8` do where keys and values are FP8. Models of kernels, which take their place on
+    a CPU, do not."""
+    rounds = bool(getattr(unwrapped(target), "weights_in_fp8", False))
+    return rounds and device.type != "cpu" and config.kv_dtype.startswith("float8")
+
+
 def rows_read_whole(session: Session) -> tuple[torch.Tensor, ...]:
     """Rows of which a graph was handed the part that its capture needed, and whose rest is theirs
     as well: a kernel may read them to their end. A session names them in `rows_read_whole`."""

@@ -101,7 +101,7 @@ class Reference:
 def off_truth(step: StepRecord, name: str, got: torch.Tensor) -> Difference | None:
     """Where the live rows of an output with a reference are beyond the yardstick."""
     want = step.expected[name]
-    rounding = rounding_of(name, step.config)
+    rounding = rounding_of(name, step.config, step.fp8_values)
     return beyond_tolerance(
         got[: len(want)],
         want,
@@ -117,7 +117,7 @@ def too_far_apart(
     step: StepRecord, name: str, got: torch.Tensor, want: torch.Tensor
 ) -> Difference | None:
     """Where live rows of two results of the engine are farther apart than each may be off."""
-    rounding = rounding_of(name, step.config).of_both()
+    rounding = rounding_of(name, step.config, step.fp8_values).of_both()
     return beyond_tolerance(
         got,
         want.double(),

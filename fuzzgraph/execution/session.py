@@ -59,6 +59,8 @@ class OpenSession:
     opening_accesses: list[Access] = field(default_factory=list)
     opening_misuses: list[Misuse] = field(default_factory=list)
     excuses: tuple[Excuse, ...] = ()
+    weights_in_fp8: bool = False
+    """See `StepRecord`."""
     freed: FreedMemory = field(init=False)
     _captured: Snapshot = field(init=False)
     _watch: PythonStateWatch = field(init=False)

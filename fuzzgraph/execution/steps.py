@@ -68,7 +68,7 @@ class StepRunner:
         opened, session = self._opened, self._opened.session
         step = StepRecord(batch.step, self._target, opened.config, batch, session.fields)
         step.allocation = partial(opened.allocation_of, mode=batch.mode)
-        step.excuses = opened.excuses
+        step.excuses, step.weights_in_fp8 = opened.excuses, opened.weights_in_fp8
         state = opened.pool_writer.state_of(batch)
         state.lay()
         # Writing the step's state binds no attribute: the snapshot taken after the last step still

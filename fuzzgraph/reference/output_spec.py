@@ -76,6 +76,15 @@ RECURRENCES = ("state", *_OF_TOKENS)
 """Outputs of layers with recurrent state."""
 _FP8_OUTPUT = (2.0**-4, 2.0**-10)
 """Half of the last of three bits behind the leading one, and of the smallest step."""
+_FP8_WEIGHT = (2.0**-4, 2.0**-18)
+"""The same of a weight in softmax, as a part of itself and of the largest one, which is 2**8 there.
+
+Source: flash-attention 3.0.0b, hopper/softmax.h, Max_offset."""
+_FP8_SUM = 2.0**-18
+"""How far a product that is added to others on Hopper's tensor cores is cut off, as a part of the
+largest sum: 13 bits behind its leading one, for 32 products at once.
+
+Source: DeepSeek-V3 technical report (arXiv 2412.19437), 3.3.2."""
 LAST_ATTENTION = "last_attention"
 """Attention of the last token of each request of a prompt, of which a server makes logits."""
 _WIDE = ("state", "recurrent", GROUP_KEYS)
@@ -132,8 +141,12 @@ class Rounding:
         return Rounding(self.dtype, stretch * self.relative, stretch * self.absolute)
 
 
-def rounding_of(name: str, config: EngineConfig) -> Rounding:
-    """How an output rounds."""
+def rounding_of(name: str, config: EngineConfig, fp8_values: float = 0.0) -> Rounding:
+    """How an output rounds.
+
+    Args:
+        fp8_values: the largest |V| where kernels round its weights to FP8, else 0.
+    """
     dtype = torch.float32 if of_first(name) in _WIDE else DTYPES[config.dtype]
     if name in (EXPERTS, OF_RANKS):
         return Rounding(dtype, absolute=expert_coarseness(config, dtype))
@@ -152,7 +165,17 @@ def rounding_of(name: str, config: EngineConfig) -> Rounding:
         # Kernels with keys in FP4 give float8_e4m3fn, from which a layer behind takes it on.
         given, least = _FP8_OUTPUT
         relative, absolute = relative + (1 + relative) * given, absolute + (1 + relative) * least
+    if fp8_values and name in (*attention_outputs(config), DENSE_OUTPUT, "mixed", "moe"):
+        absolute += (1 + relative) * fp8_values * _fp8_weights(config)
     return Rounding(dtype, relative, absolute)
+
+
+def _fp8_weights(config: EngineConfig) -> float:
+    """How far attention may lie from the truth, as a part of the largest value, where weights are
+    rounded to FP8 and their sum is not."""
+    keys = config.max_context_len + config.max_encoder_len
+    of_itself, of_largest = _FP8_WEIGHT
+    return of_itself + keys * (of_largest + _FP8_SUM)
 
 
 def output_spec(

@@ -83,6 +83,7 @@ class ScriptCheck:
         if session.promised_outputs(batch.mode) and batch.raw_bs:
             truth = reference.expected(batch, self.config)
             step.expected, step.value_bound = truth.outputs, truth.value_bound
+            step.weights_in_fp8 = recording.opened.weights_in_fp8
             step.yardstick = partial(reference.yardstick, batch, self.config)
         return step
 
@@ -122,7 +123,8 @@ class ScriptCheck:
             both: whether `want` is a result of the engine as well.
         """
         name = self.finding.buffer
-        bound, rounding = step.value_bound, reference.rounding_of(name, self.config)
+        bound = step.value_bound
+        rounding = reference.rounding_of(name, self.config, step.fp8_values)
         if both:
             bound, rounding = 2 * bound, rounding.of_both()
         given = ["got", want, "lambda: plain_error", "value_bound", str(rounding.dtype)]
@@ -130,10 +132,10 @@ class ScriptCheck:
             "# largest error of plain torch in the same dtype on the same inputs, and max|V|",
             f"plain_error, value_bound = {step.plain_error(name)!r}, {bound!r}",
         ]
-        if rounding.relative:
+        if rounding.relative or rounding.absolute:
             given += ["relative", "absolute"]
             lines += [
-                "# the layer behind attention rounds to FP8: by a part of a value, or a small step",
+                "# what is rounded to FP8 there: by a part of a value, or a small step",
                 f"relative, absolute = {rounding.relative!r}, {rounding.absolute!r}",
             ]
         return [*lines, f"worst = beyond_tolerance({', '.join(given)})"]

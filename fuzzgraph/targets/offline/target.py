@@ -41,6 +41,8 @@ class ReleasedTarget:
     """Mode whose outputs its sessions promise -> for which cases, '' for all of them."""
     excuses: tuple[Excuse, ...] = ()
     """Rules of handing over that the engine need not follow, each with its source."""
+    weights_in_fp8 = False
+    """Whether its kernels round the weights of values to FP8 where keys and values are FP8."""
     not_on_device = ""
     """Why it cannot be judged on a GPU; '' if it can."""
     any_page_size = False

@@ -187,6 +187,7 @@ class FlashAttentionTarget(VllmTarget):
     backend = "FlashAttentionBackend"
     max_batch = 8
     more = MappingProxyType(_FP8_KV)
+    weights_in_fp8 = True  # vLLM's build has the same kernel
     also_stood_in_for: tuple[str, ...] = ("attention kernels and their planner, by models",)
 
     def load(self) -> None:

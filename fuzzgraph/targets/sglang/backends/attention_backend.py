@@ -165,6 +165,8 @@ class AttentionBackend:
     """The same of a draft worker."""
     more: tuple[tuple[str, Any], ...] = ()
     """What else it has of the dimensions: a field of `Capabilities`, its value."""
+    weights_in_fp8: bool = False
+    """Whether its kernels round the weights of values to FP8 where keys and values are FP8."""
     on_device: tuple[tuple[str, Any], ...] = ()
     """What it has of them on a GPU, where its kernels are compiled, beyond other targets."""
     arguments: tuple[tuple[str, Any], ...] = ()
@@ -276,6 +278,7 @@ class BackendTarget(SglangTarget):
         )
         self.outputs_judged = {} if missing else {mode: ""}
         self.also_stood_in_for = backend.stood_in_for
+        self.weights_in_fp8 = backend.weights_in_fp8
         has: dict[str, Any] = dict(
             modes=(mode, "idle"),
             page_sizes=backend.page_sizes,

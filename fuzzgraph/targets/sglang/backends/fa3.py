@@ -97,8 +97,7 @@ FA3 = AttentionBackend(
     # Plans of 65 to 128 columns have a size of their own (`plan_size`).
     more=(*FP8_KV, ("max_head_dim", 128)),
     beside=("flashinfer", "triton"),
-    # The compiled kernel rounds weights to FP8 too, further than outputs are held to.
-    on_device=(("kv_dtypes", ("auto",)),),
+    weights_in_fp8=True,  # hopper/mainloop_fwd_sm90_tma_gmma_ws.hpp, convert_type_out to tOrP
 )
 
 _VERSION_4 = (  # by release
