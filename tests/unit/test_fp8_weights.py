@@ -46,8 +46,8 @@ def _inputs(keys: int, seed: int, spread: float) -> Inputs:
 
 
 def _logits(given: Inputs) -> torch.Tensor:
-    products: torch.Tensor = torch.einsum("hd,khd->hk", given.q, given.k)
-    return products * _COLUMNS**-0.5
+    products = torch.einsum("hd,khd->hk", given.q, given.k)
+    return products / math.sqrt(_COLUMNS)
 
 
 def _truth(given: Inputs) -> torch.Tensor:
