@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
@@ -49,7 +50,7 @@ def check_target(setup: Setup, examples: int, seed: int, as_json: bool) -> int:
     if as_json:
         say_json(report)
     else:
-        click.echo("\n".join(_lines(report)))
+        click.echo("\n".join([*_lines(report), *_way_to_cases(report, setup)]))
     return report.exit_code
 
 
@@ -70,6 +71,16 @@ def _lines(report: TargetReport) -> Iterator[str]:
         yield f"  PROBLEM {problem}"
     if not report.problems:
         yield "  no problem found"
+
+
+def _way_to_cases(report: TargetReport, setup: Setup) -> Iterator[str]:
+    """What shrinks the findings, and writes their cases and scripts."""
+    if report.findings:
+        from fuzzgraph.run.spec import SETUP_OPTIONS
+        from fuzzgraph.run_options import option_words
+
+        command = shlex.join(["fuzzgraph", "run", *option_words(setup, SETUP_OPTIONS)])
+        yield f"  for the cases of findings, made smaller, and their scripts: {command}"
 
 
 def _shown_lines(report: TargetReport) -> Iterator[str]:

@@ -31,6 +31,12 @@ class Wavering(BlockSession):
         return {**shown, "lengths": shown["lengths"] * 0 + random.SystemRandom().getrandbits(30)}
 
 
+class Counting(BlockSession):
+    def shown(self, inputs):
+        shown = super().shown(inputs)
+        return {**shown, "lengths": shown["lengths"] + 1}
+
+
 class Mistaken(BlockSession):
     def observe(self, batch):
         return [][1]
@@ -57,7 +63,7 @@ def of(session):
     return Target
 
 
-Leaves, Wavers, Mistakes, Hides = map(of, (Leaving, Wavering, Mistaken, Hiding))
+Leaves, Wavers, Mistakes, Hides, Counts = map(of, (Leaving, Wavering, Mistaken, Hiding, Counting))
 """
 
 pytestmark = pytest.mark.skipif(not EXAMPLES.is_dir(), reason="needs the repository")
@@ -128,6 +134,19 @@ def test_a_target_that_differs_from_itself_is_a_problem(
     code, report = checked(capsys, "own_targets:Wavers")
     assert code == 1
     assert report["unstable"]
+
+
+def test_a_finding_comes_with_the_command_that_writes_its_case(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["check-target", "own_targets:Counts", "--examples", "1"]
+    assert run_command(words) == 1
+    said = capsys.readouterr().out.splitlines()
+    assert said[-2].startswith("  PROBLEM finding: ")
+    assert said[-1] == (
+        "  for the cases of findings, made smaller, and their scripts: "
+        "fuzzgraph run --target own_targets:Counts"
+    )
 
 
 def test_a_target_that_fails_ends_with_three_and_its_own_line(
