@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -148,14 +149,16 @@ esac
 THERE = "torch==2.11.0+cu128 # triton 3.6.0\n"
 
 
-def install(folder: Path, after: str) -> subprocess.CompletedProcess[str]:
+def install(
+    folder: Path, after: str, says: str = PYTHON_OF_AN_IMAGE
+) -> subprocess.CompletedProcess[str]:
     (folder / "containers").mkdir()
     shutil.copy(FOLDER / "install", folder / "containers")
     shutil.copytree(ROOT / "constraints", folder / "constraints")
     (folder / "before").write_text(THERE)
     (folder / "after").write_text(after)
     python = folder / "python"
-    python.write_text(PYTHON_OF_AN_IMAGE)
+    python.write_text(says)
     python.chmod(0o755)
     return subprocess.run(
         [folder / "containers" / "install", "requirements"],
@@ -170,6 +173,21 @@ def test_pip_may_choose_no_torch_but_that_of_the_image(tmp_path: Path) -> None:
     versions = (tmp_path / "constrained").read_text()
     pinned = re.findall(r"^(torch|triton|setuptools|transformers)==(\S+)", versions, re.M)
     assert pinned == [("torch", "2.11.0+cu128"), ("transformers", "5.6.0")]
+
+
+def test_a_torch_that_names_its_build_to_importers_alone_is_known_to_pip_by_its_version(
+    tmp_path: Path,
+) -> None:
+    """PyPI's wheels say "2.11.0" to pip and "2.11.0+cu130" in `torch.__version__`."""
+    site = tmp_path / "site"
+    (site / "torch-2.11.0.dist-info").mkdir(parents=True)
+    (site / "torch-2.11.0.dist-info" / "METADATA").write_text("Name: torch\nVersion: 2.11.0\n")
+    (site / "torch.py").write_text('__version__ = "2.11.0+cu130"\n')
+    (site / "triton.py").write_text('__version__ = "3.6.0"\n')
+    asked = f"-c) PYTHONPATH={site} {sys.executable} -c \"$2\" ;;"
+    says = re.sub(r"-c\) if .*;;", lambda _: asked, PYTHON_OF_AN_IMAGE)
+    assert install(tmp_path, "", says).returncode == 0
+    assert "torch==2.11.0 # triton 3.6.0" in (tmp_path / "constrained").read_text().splitlines()
 
 
 @pytest.mark.parametrize("after", ["torch==2.11.0+cu128 # triton 3.8.0\n", "torch==2.14.1\n"])
