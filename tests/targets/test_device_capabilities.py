@@ -9,15 +9,15 @@ from fuzzgraph.errors import AdapterUnavailable
 from fuzzgraph.ports import use_device
 from fuzzgraph.process.interpreter import engine_environment
 from fuzzgraph.strategies import DEFAULT, cases, draw
-from fuzzgraph.targets import open_target
+from fuzzgraph.targets import BUILT_IN, open_target
 
 
-def drawn(name: str, device: str) -> list[EngineConfig]:
+def drawn(name: str, device: str, count: int = 40) -> list[EngineConfig]:
     target = open_target(name)
     use_device(target, device)
     found: list[Case] = []
     supports = lambda config: target.unsupported(config) is None  # noqa: E731
-    draw(cases(target.capabilities, DEFAULT, supports=supports), 3, 40, found.append)
+    draw(cases(target.capabilities, DEFAULT, supports=supports), 3, count, found.append)
     return [case.config for case in found]
 
 
@@ -27,6 +27,26 @@ def drawn(name: str, device: str) -> list[EngineConfig]:
 def test_heads_on_a_device_are_as_wide_as_a_product_of_tiles_takes(name: str) -> None:
     assert min(config.head_dim for config in drawn(name, "cpu")) < 16
     assert min(config.head_dim for config in drawn(name, "cuda")) == 16
+
+
+@pytest.mark.parametrize("name", [row.name for row in BUILT_IN])
+def test_a_target_drives_what_is_drawn_for_it_on_a_device(name: str) -> None:
+    """A draw falls back to the simplest config where a target refuses all others."""
+    target = open_target(name)
+    if getattr(target, "not_on_device", ""):
+        return
+    use_device(target, "cuda")
+    assert {target.unsupported(config) for config in drawn(name, "cuda", 4)} == {None}
+
+
+def test_kernels_that_are_built_for_one_width_get_it_on_a_device() -> None:
+    assert {config.head_dim for config in drawn("sglang-minimax", "cuda")} == {128}
+
+
+def test_pages_on_a_device_are_as_large_as_those_of_servers() -> None:
+    pages = {config.page_size for config in drawn("sglang-fa3", "cuda")}
+    assert pages == {1, 2, 16, 64}
+    assert {config.page_size for config in drawn("sglang-fa4", "cuda")} == {128}
 
 
 def test_latent_rows_on_a_device_are_those_of_models() -> None:

@@ -12,10 +12,14 @@ from fuzzgraph.ports import GraphEngine, Session
 
 __all__ = ["ReleasedTarget"]
 
-_HEADS = ((16, 16), (32, 32), (64, 64), (128, 128), (256, 256))
-"""Of queries and values. Products of tiles take 16 columns at least (reports/compiled.md)."""
+_NARROWEST = 16
+"""Columns that products of tiles take at least (reports/compiled.md)."""
+_HEADS = ((_NARROWEST, _NARROWEST), (32, 32), (64, 64), (128, 128), (256, 256))
+"""Of queries and values, unless a target's kernels are built for others."""
 _SERVED = {"max_batch": 256, "max_q_heads": 32, "max_context_len": 32768}
 """Bounds of what profile `device` draws; other profiles stay below them."""
+_SERVED_PAGE = 64
+"""The largest page that most servers have."""
 _LATENT_HEADS = ((576, 512),)
 """DeepSeek's rows of latent attention, which all kernels are built for."""
 _NO_HEADS = ((0, 0),)
@@ -58,15 +62,18 @@ class ReleasedTarget:
         """On a GPU, where kernels are compiled: heads as wide as they take, and dtypes that servers
         run. Float32 is left out, since products of tiles round it there."""
         can = self.capabilities
-        heads = _LATENT_HEADS if can.attentions == ("mla",) else _HEADS
+        built = tuple(pair for pair in can.built_heads if min(pair) >= _NARROWEST)
+        heads = _LATENT_HEADS if can.attentions == ("mla",) else built or _HEADS
         # What tells states of recurrent layers apart is exact in float16 and not in bfloat16.
         dtypes = ("float16",) if can.recurrent_state else ("bfloat16", "float16")
         served = {} if "prefill" in can.modes else _SERVED
+        page = (_SERVED_PAGE,) if self.any_page_size else ()
         return can.replace(
             dtypes=dtypes,
             head_dims=heads,
             max_head_dim=heads[-1][0],
             rare_head_dims=_NO_HEADS,
+            page_sizes=tuple(dict.fromkeys((*can.page_sizes, *page))),
             **{name: max(most, getattr(can, name)) for name, most in served.items()},
         )
 

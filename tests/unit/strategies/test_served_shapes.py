@@ -62,6 +62,12 @@ def test_what_the_rows_of_a_batch_own_is_bounded(target: str) -> None:
     assert max(numbers) <= (1 << 26) + 256 * 64 * 8 * 256
 
 
+@pytest.mark.parametrize("target", ["sglang-fa3", "sglang-triton-verify"])
+def test_pages_are_as_small_and_as_large_as_those_of_servers(target: str) -> None:
+    pages = {each.page_size for each in served(target)}
+    assert {1, 64} < pages
+
+
 def test_heads_are_as_narrow_and_as_wide_as_those_of_models() -> None:
     assert {each.head_dim for each in served("sglang-fa3")} == {64, 128, 256}
 

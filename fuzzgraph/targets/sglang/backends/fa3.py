@@ -97,6 +97,7 @@ FA3 = AttentionBackend(
     # Plans of 65 to 128 columns have a size of their own (`plan_size`).
     more=(*FP8_KV, ("max_head_dim", 128)),
     beside=("flashinfer", "triton"),
+    on_device=(("page_sizes", (1, 2, 16, 64)),),
     weights_in_fp8=True,  # hopper/mainloop_fwd_sm90_tma_gmma_ws.hpp, convert_type_out to tOrP
 )
 
@@ -115,6 +116,7 @@ FA4 = replace(
     stubs=((_MODULE, "get_device_capability", lambda *_: (10, 0)),),
     stood_in_for=("attention kernels, by models", "the device's compute capability"),
     more=(("max_head_dim", 128),),
+    on_device=(),
     beside=(),
 )
 """FlashAttention 4, which plans nothing. KV in FP8 is not driven."""

@@ -129,7 +129,11 @@ FLASHINFER = AttentionBackend(
     held=held_wrappers,
     read=_WINDOWED.buffers,
     more=(("kv_dtypes", ("auto", "float8_e4m3fn")),),
-    on_device=(("dtypes", ("bfloat16",)), ("head_dims", ((64, 64), (128, 128), (256, 256)))),
+    on_device=(
+        ("dtypes", ("bfloat16",)),
+        ("head_dims", ((64, 64), (128, 128), (256, 256))),
+        ("page_sizes", (1, 16, 64)),
+    ),
     kernels=(
         *((_MODULE, name, model) for name, model in MODELS.items()),
         # From 0.5.13 on, for all but very many heads.
