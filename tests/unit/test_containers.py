@@ -184,7 +184,7 @@ def test_a_torch_that_names_its_build_to_importers_alone_is_known_to_pip_by_its_
     (site / "torch-2.11.0.dist-info" / "METADATA").write_text("Name: torch\nVersion: 2.11.0\n")
     (site / "torch.py").write_text('__version__ = "2.11.0+cu130"\n')
     (site / "triton.py").write_text('__version__ = "3.6.0"\n')
-    asked = f"-c) PYTHONPATH={site} {sys.executable} -c \"$2\" ;;"
+    asked = f'-c) PYTHONPATH={site} {sys.executable} -c "$2" ;;'
     says = re.sub(r"-c\) if .*;;", lambda _: asked, PYTHON_OF_AN_IMAGE)
     assert install(tmp_path, "", says).returncode == 0
     assert "torch==2.11.0 # triton 3.6.0" in (tmp_path / "constrained").read_text().splitlines()
