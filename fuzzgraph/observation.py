@@ -229,8 +229,9 @@ class StepRecord:
     """Computes output name -> the same by plain torch in the engine's dtype; called when needed."""
     value_bound: float = 0.0
     """max |V| that entered the step, for the tolerance's absolute term."""
-    weights_in_fp8: bool = False
-    """Whether kernels round the weights of values to FP8, as values are."""
+    weight_errors: Callable[[], Mapping[str, torch.Tensor]] = dict
+    """Computes output name -> how far kernels that round softmax's weights to FP8 may take each
+    element from the truth; empty where none does. Called when needed."""
     second_opinion: Mapping[str, torch.Tensor] = field(default_factory=dict)
     """The Triton eager reference, where it was run."""
     promised_outputs: tuple[str, ...] = ()
@@ -278,11 +279,6 @@ class StepRecord:
     """Whether the engine differed from itself in the same world (run `again`)."""
     engagements: tuple[Engagement, ...] | None = None
     """One for each graph that the step replayed; None if it need not replay any."""
-
-    @property
-    def fp8_values(self) -> float:
-        """max |V| where its weights are rounded to FP8, else 0.0."""
-        return self.value_bound if self.weights_in_fp8 else 0.0
 
     def plain_error(self, output: str) -> float:
         """Largest error of plain torch in an output, in the engine's dtype.

@@ -18,6 +18,7 @@ from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import EngineConfig, Mode
 from fuzzgraph.errors import AdapterUnavailable, TargetFailed
 from fuzzgraph.finding import Clause, Finding
+from fuzzgraph.fp8_weights import Fp8Weights
 from fuzzgraph.handover import Excuse
 from fuzzgraph.observation import Engagement, Field, Observation, RunKind, StepRecord
 from fuzzgraph.world import Batch
@@ -439,12 +440,13 @@ def excuses_of(target: Target) -> tuple[Excuse, ...]:
     return found
 
 
-def weights_in_fp8(target: Target, config: EngineConfig, device: torch.device) -> bool:
-    """Whether kernels round the weights of values to FP8: those of a target with
-    `weights_in_fp8` do where keys and values are FP8. Models of kernels, which take their place on
-    a CPU, do not."""
-    rounds = bool(getattr(unwrapped(target), "weights_in_fp8", False))
-    return rounds and device.type != "cpu" and config.kv_dtype.startswith("float8")
+def fp8_weights_of(target: Target, config: EngineConfig, device: torch.device) -> Fp8Weights | None:
+    """How kernels round softmax's weights to FP8, where keys and values are FP8: a target says it
+    in `fp8_weights`. None where they do not."""
+    declared: Fp8Weights | None = getattr(unwrapped(target), "fp8_weights", None)
+    if declared is None or not config.kv_dtype.startswith("float8"):
+        return None
+    return declared.on(device)
 
 
 def rows_read_whole(session: Session) -> tuple[torch.Tensor, ...]:

@@ -62,9 +62,9 @@ class Compared:
 
 def drawn(count: int) -> Iterator[tuple[str, str, Any]]:
     """(kernel, name of the launch, launch): the same in every process."""
-    from tests.lanes.kernels import arithmetic, attention, indices, tutorials
+    from tests.lanes.kernels import arithmetic, attention, indices, small_floats, tutorials
 
-    for module in (attention, indices, arithmetic, tutorials):
+    for module in (attention, indices, arithmetic, small_floats, tutorials):
         for kernel, draw in module.DRAWS.items():
             if kernel in _WITH_ADDRESSES:
                 continue
@@ -139,7 +139,7 @@ def over_lanes(count: int, folder: str) -> Arrays:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--launches", type=int, default=4, help="of each kernel")
-    parser.add_argument("--device", default="cuda", help="cpu runs both over lanes, as a test")
+    parser.add_argument("--device", default="cuda", help="cpu: the stock interpreter, as a test")
     parser.add_argument("--over-lanes", type=Path, metavar="FILE", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.over_lanes:

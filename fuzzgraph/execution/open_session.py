@@ -24,9 +24,9 @@ from fuzzgraph.memory import (
 from fuzzgraph.ports import (
     Target,
     excuses_of,
+    fp8_weights_of,
     is_isolated,
     rows_read_whole,
-    weights_in_fp8,
 )
 from fuzzgraph.run.spec import DEFAULT_SETUP, Setup
 from fuzzgraph.targets.protocol import require_outputs, require_session
@@ -122,7 +122,7 @@ def _opened(
     opened.opening_accesses = opened.take_accesses()
     opened.opening_misuses = opened.take_misuses()
     opened.excuses = excuses_of(target)
-    opened.weights_in_fp8 = weights_in_fp8(target, config, memory.arena.device)
+    opened.fp8_weights = fp8_weights_of(target, config, memory.arena.device)
     with border.crossing("capture"):
         opened.remember_capture()
     return opened

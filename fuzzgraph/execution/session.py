@@ -15,6 +15,7 @@ from fuzzgraph.execution.failures import Border
 from fuzzgraph.execution.freed_memory import FreedMemory
 from fuzzgraph.execution.kernels import take_accesses, take_misuses, take_races
 from fuzzgraph.execution.pool_writer import PoolWriter, StepState
+from fuzzgraph.fp8_weights import Fp8Weights
 from fuzzgraph.handover import Excuse, Later
 from fuzzgraph.memory import (
     Bindings,
@@ -59,8 +60,8 @@ class OpenSession:
     opening_accesses: list[Access] = field(default_factory=list)
     opening_misuses: list[Misuse] = field(default_factory=list)
     excuses: tuple[Excuse, ...] = ()
-    weights_in_fp8: bool = False
-    """See `StepRecord`."""
+    fp8_weights: Fp8Weights | None = None
+    """How kernels round softmax's weights to FP8; None where they do not."""
     freed: FreedMemory = field(init=False)
     _captured: Snapshot = field(init=False)
     _watch: PythonStateWatch = field(init=False)

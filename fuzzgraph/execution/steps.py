@@ -68,7 +68,7 @@ class StepRunner:
         opened, session = self._opened, self._opened.session
         step = StepRecord(batch.step, self._target, opened.config, batch, session.fields)
         step.allocation = partial(opened.allocation_of, mode=batch.mode)
-        step.excuses, step.weights_in_fp8 = opened.excuses, opened.weights_in_fp8
+        step.excuses = opened.excuses
         state = opened.pool_writer.state_of(batch)
         state.lay()
         # Writing the step's state binds no attribute: the snapshot taken after the last step still
@@ -205,6 +205,10 @@ class StepRunner:
         step.yardstick = cache(
             partial(reference.yardstick, step.batch, step.config, step.promised_outputs)
         )
+        if (weights := self._opened.fp8_weights) is not None:
+            step.weight_errors = cache(
+                partial(reference.weight_errors, step.batch, step.config, weights)
+            )
         if self._setup.second_opinion:
             step.second_opinion = reference.second_opinion(step.batch, step.config)
 

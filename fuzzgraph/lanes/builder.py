@@ -16,11 +16,11 @@ import numpy as np
 import numpy.typing as npt
 import triton.language as tl
 from triton._C.libtriton import interpreter
-from triton.runtime.interpreter import TensorHandle, _convert_float
+from triton.runtime.interpreter import TensorHandle
 
 from fuzzgraph.lanes.access_log import Added
 from fuzzgraph.lanes.blocks import LaneBlockPointer, LaneDescriptor
-from fuzzgraph.lanes.checked import CheckedBuilder, as_mask, zero_where_off
+from fuzzgraph.lanes.checked import CheckedBuilder, as_mask, as_operand, zero_where_off
 from fuzzgraph.lanes.compat import DESCRIPTOR_HINTS, as_one_bit
 from fuzzgraph.lanes.divergence import NotVectorizable, TooWide
 from fuzzgraph.lanes.handles import Handle, LateHandle, tag_of
@@ -164,10 +164,7 @@ class LaneBuilder(CheckedBuilder):
     def create_dot(
         self, a: Any, b: Any, d: Any, input_precision: Any, max_num_imprecise_acc: Any
     ) -> Any:
-        left, right = a.data, b.data
-        if _is_float8(a.dtype) or _is_float8(b.dtype):
-            left = _convert_float(left, a.dtype, tl.float16, None).view(np.float16)
-            right = _convert_float(right, b.dtype, tl.float16, None).view(np.float16)
+        left, right = as_operand(a).data, as_operand(b).data
         self._expand(d.data.shape[1:])
         lanes = max(len(left), len(right))
         product = np.empty((lanes, *d.data.shape[1:]), d.data.dtype)
@@ -375,7 +372,3 @@ def _together(*parts: Array) -> list[Array]:
 def _rows(offsets: Any) -> list[Any]:
     """Each entry of a one-dimensional tensor as a scalar."""
     return [Handle(offsets.data[:, row], tl.int32) for row in range(offsets.data.shape[1])]
-
-
-def _is_float8(dtype: Any) -> bool:
-    return bool(dtype.primitive_bitwidth == 8 and dtype.is_floating())

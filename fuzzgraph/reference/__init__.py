@@ -30,6 +30,7 @@ from fuzzgraph.compressor_layer import compressor_outputs
 from fuzzgraph.content import DTYPES, content_for
 from fuzzgraph.experts.adapted import ADAPTED_EXPERTS, adapted_expert_outputs
 from fuzzgraph.experts.outputs import EXPERTS, OF_RANKS, expert_outputs, rank_outputs
+from fuzzgraph.fp8_weights import Fp8Weights
 from fuzzgraph.language_head import LOGITS, LOGITS_OF_RANKS, head_outputs, rank_logits
 from fuzzgraph.prompt_head import prompt_outputs
 from fuzzgraph.recurrent_layers.channel_decay import channel_outputs
@@ -80,6 +81,7 @@ __all__ = [
     "rounding_of",
     "second_opinion",
     "token_columns",
+    "weight_errors",
     "yardstick",
 ]
 
@@ -89,6 +91,10 @@ def new_tokens(batch: Batch, config: EngineConfig) -> tuple[IntArray, IntArray]:
     layer."""
     found = queries_of(batch, config)
     return found.tokens, found.positions
+
+
+_PASSED_ON = ("mixed", "moe", LAST_ATTENTION)
+"""Outputs behind attention whose rows are those of attention."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +192,20 @@ def yardstick(
     if _has_layers(batch, promised):
         outputs |= layer_outputs(batch, config, DTYPES[config.dtype])[0]
     return {name: value for name, value in outputs.items() if value.dtype.is_floating_point}
+
+
+def weight_errors(
+    batch: Batch, config: EngineConfig, weights: Fp8Weights
+) -> dict[str, torch.Tensor]:
+    """How far kernels that round softmax's weights to FP8 may take outputs from the truth.
+
+    Returns:
+        Output of each layer that attends, and of what stands behind the first and passes its rows
+        on -> float64, as large as the output.
+    """
+    errors, _ = attended_layers(batch, config, torch.float64, average=weights.errors)
+    behind = _behind_attention(errors["attention"], batch, config)
+    return errors | {name: behind[name] for name in _PASSED_ON if name in behind}
 
 
 def _adapted(batch: Batch, config: EngineConfig, dtype: torch.dtype) -> dict[str, torch.Tensor]:

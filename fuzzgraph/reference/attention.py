@@ -6,6 +6,7 @@ only read what was stored. `geometry` says which keys a query sees.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 
 import torch
@@ -72,8 +73,17 @@ def model_for(config: EngineConfig, dtype: torch.dtype, layer: int = 0) -> Refer
     return ReferenceModel(content_for(config, layer), dtype)
 
 
+Average = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""(weights [..., keys], values [..., keys, columns]) -> [..., columns]."""
+
+
 def _softmax_average(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, hidden: torch.Tensor, cap: int = 0
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    hidden: torch.Tensor,
+    average: Average,
+    cap: int = 0,
 ) -> torch.Tensor:
     """[T, Hkv * group, Dv] of q [T, Hkv, group, D], k and v [T, L, Hkv, ...], hidden [T, L], or
     [T, Hkv, L] where heads see other keys."""
@@ -83,13 +93,17 @@ def _softmax_average(
     least = max(_UNSEEN, torch.finfo(q.dtype).min / 2)
     hidden = hidden[:, None] if hidden.dim() == 2 else hidden
     weights = torch.softmax(logits.masked_fill_(hidden[:, :, None], least), dim=-1)
-    return torch.matmul(weights, v.transpose(1, 2)).flatten(1, 2)
+    return average(weights, v.transpose(1, 2)).flatten(1, 2)
 
 
 def attention(
-    batch: Batch, config: EngineConfig, model: ReferenceModel
+    batch: Batch, config: EngineConfig, model: ReferenceModel, average: Average = torch.matmul
 ) -> tuple[torch.Tensor, float]:
-    """([T, Hq, Dv] in the model's dtype, the largest |V| that entered)."""
+    """([T, Hq, Dv] in the model's dtype, the largest |V| that entered).
+
+    Args:
+        average: what is made of softmax's weights and values.
+    """
     # The bound counts keys that a mask hides as well: a tolerance a little too wide is harmless.
     found = queries_of(batch, config)
     shape = (len(found.tokens), config.num_q_heads, config.v_head_dim)
@@ -101,29 +115,35 @@ def attention(
         torch.from_numpy(found.key_tokens), torch.from_numpy(found.key_positions)
     )
     visible = selected_keys(batch, config) if config.pooled_block else found.visible
-    out = _softmax_average(q, k, v, torch.from_numpy(~visible), config.logit_cap)
+    out = _softmax_average(q, k, v, torch.from_numpy(~visible), average, config.logit_cap)
     bound = float(v.abs().max())
     if batch.encoder_tokens.values.size:
         tokens, present = encoder_keys(batch, found.rows)
         index, absent = torch.from_numpy(tokens), torch.from_numpy(~present)
         values = model.encoder[1][index].masked_fill(absent[:, :, None, None], 0.0)
-        out = out + _softmax_average(q, model.encoder[0][index], values, absent)
+        out = out + _softmax_average(q, model.encoder[0][index], values, absent, average)
         bound += float(values.abs().max())  # the two averages are added
     return out, bound
 
 
 def attended_layers(
-    batch: Batch, config: EngineConfig, dtype: torch.dtype, draft_layer: int = 0
+    batch: Batch,
+    config: EngineConfig,
+    dtype: torch.dtype,
+    draft_layer: int = 0,
+    average: Average = torch.matmul,
 ) -> tuple[dict[str, torch.Tensor], float]:
     """(output of each layer that attends, the largest |V| that entered any).
 
     Args:
         draft_layer: whose attention it is, in a draft model with several.
+        average: see `attention`.
     """
     layers, groups = attention_layers(config), group_configs(config)
     outputs, bound = {}, 0.0
     for number, layer in enumerate(layers, draft_layer * len(layers)):
         seen, shape = batch.groups[layer.group], groups[layer.group]
-        outputs[layer.output], entered = attention(seen, shape, model_for(shape, dtype, number))
+        model = model_for(shape, dtype, number)
+        outputs[layer.output], entered = attention(seen, shape, model, average)
         bound = max(bound, entered)
     return outputs, bound

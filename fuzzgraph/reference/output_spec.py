@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -76,15 +76,6 @@ RECURRENCES = ("state", *_OF_TOKENS)
 """Outputs of layers with recurrent state."""
 _FP8_OUTPUT = (2.0**-4, 2.0**-10)
 """Half of the last of three bits behind the leading one, and of the smallest step."""
-_FP8_WEIGHT = (2.0**-4, 2.0**-18)
-"""The same of a weight in softmax, as a part of itself and of the largest one, which is 2**8 there.
-
-Source: flash-attention 3.0.0b, hopper/softmax.h, Max_offset."""
-_FP8_SUM = 2.0**-18
-"""How far a product that is added to others on Hopper's tensor cores is cut off, as a part of the
-largest sum: 13 bits behind its leading one, for 32 products at once.
-
-Source: DeepSeek-V3 technical report (arXiv 2412.19437), 3.3.2."""
 LAST_ATTENTION = "last_attention"
 """Attention of the last token of each request of a prompt, of which a server makes logits."""
 _WIDE = ("state", "recurrent", GROUP_KEYS)
@@ -131,8 +122,12 @@ class Rounding:
     """The floating dtype that the model computes it in."""
     relative: float = 0.0
     """How far the model itself takes a value from the truth, as a part of the value."""
-    absolute: float = 0.0
-    """The same for small values."""
+    absolute: float | torch.Tensor = 0.0
+    """The same for small values; or of each element, of the output's shape."""
+
+    def behind(self, errors: torch.Tensor) -> Rounding:
+        """Of values that are off already, each by so much: what is off is rounded as well."""
+        return replace(self, absolute=self.absolute + (1 + self.relative) * errors)
 
     def of_both(self) -> Rounding:
         """For two results of the engine: each may be off, and neither is the truth."""
@@ -141,12 +136,8 @@ class Rounding:
         return Rounding(self.dtype, stretch * self.relative, stretch * self.absolute)
 
 
-def rounding_of(name: str, config: EngineConfig, fp8_values: float = 0.0) -> Rounding:
-    """How an output rounds.
-
-    Args:
-        fp8_values: the largest |V| where kernels round its weights to FP8, else 0.
-    """
+def rounding_of(name: str, config: EngineConfig) -> Rounding:
+    """How an output rounds."""
     dtype = torch.float32 if of_first(name) in _WIDE else DTYPES[config.dtype]
     if name in (EXPERTS, OF_RANKS):
         return Rounding(dtype, absolute=expert_coarseness(config, dtype))
@@ -165,17 +156,7 @@ def rounding_of(name: str, config: EngineConfig, fp8_values: float = 0.0) -> Rou
         # Kernels with keys in FP4 give float8_e4m3fn, from which a layer behind takes it on.
         given, least = _FP8_OUTPUT
         relative, absolute = relative + (1 + relative) * given, absolute + (1 + relative) * least
-    if fp8_values and name in (*attention_outputs(config), DENSE_OUTPUT, "mixed", "moe"):
-        absolute += (1 + relative) * fp8_values * _fp8_weights(config)
     return Rounding(dtype, relative, absolute)
-
-
-def _fp8_weights(config: EngineConfig) -> float:
-    """How far attention may lie from the truth, as a part of the largest value, where weights are
-    rounded to FP8 and their sum is not."""
-    keys = config.max_context_len + config.max_encoder_len
-    of_itself, of_largest = _FP8_WEIGHT
-    return of_itself + keys * (of_largest + _FP8_SUM)
 
 
 def output_spec(

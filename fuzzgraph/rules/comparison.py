@@ -96,7 +96,7 @@ def beyond_tolerance(
     value_bound: float,
     dtype: torch.dtype,
     relative: float = 0.0,
-    absolute: float = 0.0,
+    absolute: float | torch.Tensor = 0.0,
 ) -> Difference | None:
     """The worst place whose error exceeds `tolerance`, or None.
 
@@ -111,7 +111,7 @@ def beyond_tolerance(
         dtype: the floating dtype in which the model has to compute.
         relative: how far the model itself takes a value from the truth, as a part of the value: it
             quantises, say.
-        absolute: the same for small values.
+        absolute: the same for small values; or of each element, of the same shape.
     """
     if got.shape != want.shape:
         return _sizes_differ(got, want)
@@ -121,6 +121,8 @@ def beyond_tolerance(
     if not got.dtype.is_floating_point:
         return _at(got != want.to(got.dtype), got, want)
     # What the model's own rounding explains is taken off; it rounds what was already off as well.
+    if isinstance(absolute, torch.Tensor):
+        absolute = absolute.to(got.device)
     explained = relative * want.abs() + absolute
     error = ((got.double() - want).abs() - explained) / (1.0 + relative)
     worst = float(error.max())

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from fuzzgraph.case import EngineConfig
+from fuzzgraph.fp8_weights import FLASH_ATTENTION_3, TRITON, Fp8Weights
 from fuzzgraph.observation import Observation, StepRecord
-from fuzzgraph.oracles.reference import off_truth
-from fuzzgraph.ports import weights_in_fp8
-from fuzzgraph.reference import rounding_of
+from fuzzgraph.oracles.reference import off_truth, too_far_apart
+from fuzzgraph.ports import fp8_weights_of
 from fuzzgraph.world import Batch
 
 _FP8 = torch.float8_e4m3fn
@@ -55,9 +55,9 @@ def _truth(given: Inputs) -> torch.Tensor:
     return torch.einsum("hk,khd->hd", weights, given.v.double())[None]
 
 
-def _kernel(given: Inputs) -> torch.Tensor:
-    """Tile by tile with the largest logit so far at 2**8, weights in FP8, their sum before that,
-    and 13 bits of a sum of 32 products (flash-attention 3.0.0b, hopper/softmax.h)."""
+def _kernel(given: Inputs, largest: float = 2.0**8, sums: bool = True) -> torch.Tensor:
+    """Tile by tile with the largest logit so far at `largest`, weights in FP8, their sum before
+    that, and with `sums` 13 bits of a sum of 32 products."""
     best = torch.full((_HEADS,), -math.inf)
     total, result = torch.zeros(_HEADS), torch.zeros(_HEADS, _COLUMNS)
     logits = _logits(given)
@@ -66,86 +66,105 @@ def _kernel(given: Inputs) -> torch.Tensor:
         higher = torch.maximum(best, tile.amax(-1))
         scale = torch.exp(best - higher)
         best, total, result = higher, total * scale, result * scale[:, None]
-        weights = torch.exp(tile - best[:, None]) * 2**8
+        weights = torch.exp(tile - best[:, None]) * largest
         total = total + weights.sum(-1)
         rounded = weights.to(_FP8).float()
         for at in range(0, tile.shape[1], 32):
-            values = given.v[start + at : start + at + 32]
-            products = rounded[:, at : at + 32, None] * values[: len(rounded[0]) - at].transpose(
-                0, 1
-            )
-            addends = torch.cat((result[:, None], products[:, : len(values)]), 1)
-            step = torch.exp2(torch.frexp(addends.abs().amax(1, keepdim=True)).exponent - 14.0)
-            result = (torch.trunc(addends / step) * step).sum(1)
+            values = given.v[start + at : start + min(at + 32, tile.shape[1])]
+            products = rounded[:, at : at + 32, None] * values.transpose(0, 1)
+            result = _added(torch.cat((result[:, None], products), 1), sums)
     return (result / total[:, None]).bfloat16()[None]
 
 
-def _step(given: Inputs, *, told: bool = True) -> StepRecord:
-    config = _config(len(given.k))
-    batch = Batch.__new__(Batch)
-    step = StepRecord(0, "", config, batch, ())
+def _added(addends: torch.Tensor, cut_off: bool) -> torch.Tensor:
+    """[heads, columns] of [heads, addends, columns]."""
+    if cut_off:
+        step = torch.exp2(torch.frexp(addends.abs().amax(1, keepdim=True)).exponent - 14.0)
+        addends = torch.trunc(addends / step) * step
+    return addends.sum(1)
+
+
+KERNELS = [
+    pytest.param(FLASH_ATTENTION_3, "cuda", 2.0**8, id="FlashAttention 3"),
+    pytest.param(TRITON, "cuda", 1.0, id="Triton on a device"),
+    pytest.param(TRITON, "cpu", 1.0, id="Triton over lanes"),
+]
+each_kernel = pytest.mark.parametrize(("rounding", "device", "largest"), KERNELS)
+
+
+def _step(given: Inputs, rounding: Fp8Weights | None) -> StepRecord:
+    step = StepRecord(0, "", _config(len(given.k)), Batch.__new__(Batch), ())
     step.expected = {"attention": _truth(given)}
-    step.value_bound, step.weights_in_fp8 = float(given.v.abs().max()), told
+    step.value_bound = float(given.v.abs().max())
+    if rounding is not None:
+        weights = torch.softmax(_logits(given).double(), -1)
+        errors = rounding.errors(weights[:, None], given.v.double().transpose(0, 1))
+        step.weight_errors = lambda: {"attention": errors.transpose(0, 1)}
     return step
 
 
+@each_kernel
 @pytest.mark.parametrize("keys", [1, 2, 33, 128, 129, 700, 4096])
 @pytest.mark.parametrize("spread", [0.25, 1.0, 4.0])
-def test_the_kernels_rounding_is_within_what_is_allowed(keys: int, spread: float) -> None:
-    for seed in range(20):
+def test_the_kernels_rounding_is_within_what_is_allowed(
+    rounding: Fp8Weights, device: str, largest: float, keys: int, spread: float
+) -> None:
+    there = rounding.on(torch.device(device))
+    for seed in range(8):
         given = _inputs(keys, seed, spread)
-        assert off_truth(_step(given), "attention", _kernel(given)) is None
+        got = _kernel(given, largest, sums=device == "cuda")
+        assert off_truth(_step(given, there), "attention", got) is None
 
 
 def test_without_it_the_kernels_rounding_would_be_a_finding() -> None:
     found = [
-        off_truth(_step(given, told=False), "attention", _kernel(given))
+        off_truth(_step(given, None), "attention", _kernel(given))
         for given in (_inputs(3, seed, 1.0) for seed in range(20))
     ]
     assert sum(worst is not None for worst in found) > 5
 
 
-@pytest.mark.parametrize("keys", [33, 700])
-def test_a_key_of_another_row_is_still_found(keys: int) -> None:
-    """The one that a query weighs most; what others weigh is told by bits from an eager run."""
+@each_kernel
+@pytest.mark.parametrize("keys", [3, 33, 700])
+def test_a_value_of_another_row_is_still_found(
+    rounding: Fp8Weights, device: str, largest: float, keys: int
+) -> None:
+    """The one that a query weighs most; others are told by bits from an eager run."""
+    there = rounding.on(torch.device(device))
     for seed in range(20):
         given = _inputs(keys, seed, 4.0)
         stray = Inputs(given.q, given.k, given.v.clone())
         heaviest = _logits(given)[0].argmax()
         stray.v[heaviest] = -given.v[heaviest]
-        assert off_truth(_step(given), "attention", _kernel(stray)) is not None
+        got = _kernel(stray, largest, sums=device == "cuda")
+        assert off_truth(_step(given, there), "attention", got) is not None
 
 
-def test_what_is_allowed_grows_with_keys_and_stays_far_below_a_value() -> None:
-    few, many = (
-        rounding_of("attention", _config(keys), fp8_values=1.0).absolute for keys in (32, 4096)
-    )
-    assert 2**-4 < few < many < 0.1
-
-
-def test_a_layer_behind_attention_rounds_what_is_off_already() -> None:
-    behind = EngineConfig(row_mixing="fp8_scale", max_context_len=32)
-    before, after = (
-        rounding_of("mixed", behind, fp8_values=given).absolute for given in (0.0, 1.0)
-    )
-    assert after - before > rounding_of("attention", behind, fp8_values=1.0).absolute
-
-
-def test_outputs_without_attention_are_allowed_no_more() -> None:
-    config = _config(32)
-    assert rounding_of("experts", config, 4.0) == rounding_of("experts", config)
+def test_two_results_of_the_engine_may_both_be_off() -> None:
+    """Of these tiles one begins where the other does not, so that weights round otherwise."""
+    given = _inputs(700, 1, 4.0)
+    turned = Inputs(given.q, given.k.flip(0), given.v.flip(0))
+    got, want = _kernel(given), _kernel(turned)
+    step = _step(given, FLASH_ATTENTION_3.on(torch.device("cuda")))
+    assert not torch.equal(got, want)
+    assert too_far_apart(step, "attention", got, want) is None
+    assert too_far_apart(step, "attention", got, want + 1) is not None
 
 
 class _Kernels:
     name = "kernels"
-    weights_in_fp8 = True
+    fp8_weights = FLASH_ATTENTION_3
 
 
-def test_models_of_kernels_round_no_weights_and_keep_what_they_are_held_to() -> None:
+class _OwnKernels(_Kernels):
+    fp8_weights = TRITON
+
+
+def test_models_of_kernels_round_no_weights_and_kernels_do_wherever_they_run() -> None:
     asked = [
-        weights_in_fp8(target, config, torch.device(device))  # type: ignore[arg-type]
-        for target in (_Kernels(), Observation)
+        fp8_weights_of(target, config, torch.device(device)) is not None  # type: ignore[arg-type]
+        for target in (_Kernels(), _OwnKernels(), Observation)
         for config in (_config(32), EngineConfig())
         for device in ("cuda", "cpu")
     ]
-    assert asked == [True, *[False] * 7]
+    assert asked == [*(True, False, False, False), *(True, True, False, False), *[False] * 4]

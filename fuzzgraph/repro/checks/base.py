@@ -19,6 +19,7 @@ from fuzzgraph.execution.session import Snapshot
 from fuzzgraph.finding import Finding
 from fuzzgraph.memory import Region
 from fuzzgraph.observation import Observation, StepRecord
+from fuzzgraph.repro.literals import tensor_text
 from fuzzgraph.repro.not_standalone import NotStandalone
 from fuzzgraph.repro.trace import Recording, Run
 from fuzzgraph.rules.comparison import same_bits
@@ -83,7 +84,8 @@ class ScriptCheck:
         if session.promised_outputs(batch.mode) and batch.raw_bs:
             truth = reference.expected(batch, self.config)
             step.expected, step.value_bound = truth.outputs, truth.value_bound
-            step.weights_in_fp8 = recording.opened.weights_in_fp8
+            if (weights := recording.opened.fp8_weights) is not None:
+                step.weight_errors = partial(reference.weight_errors, batch, self.config, weights)
             step.yardstick = partial(reference.yardstick, batch, self.config)
         return step
 
@@ -124,7 +126,7 @@ class ScriptCheck:
         """
         name = self.finding.buffer
         bound = step.value_bound
-        rounding = reference.rounding_of(name, self.config, step.fp8_values)
+        rounding = reference.rounding_of(name, self.config)
         if both:
             bound, rounding = 2 * bound, rounding.of_both()
         given = ["got", want, "lambda: plain_error", "value_bound", str(rounding.dtype)]
@@ -132,18 +134,34 @@ class ScriptCheck:
             "# largest error of plain torch in the same dtype on the same inputs, and max|V|",
             f"plain_error, value_bound = {step.plain_error(name)!r}, {bound!r}",
         ]
-        if rounding.relative or rounding.absolute:
+        if rounds := _rounding_lines(rounding, step.weight_errors().get(name), results=1 + both):
             given += ["relative", "absolute"]
-            lines += [
-                "# what is rounded to FP8 there: by a part of a value, or a small step",
-                f"relative, absolute = {rounding.relative!r}, {rounding.absolute!r}",
-            ]
-        return [*lines, f"worst = beyond_tolerance({', '.join(given)})"]
+        return [*lines, *rounds, f"worst = beyond_tolerance({', '.join(given)})"]
 
     def told(self, behind: str, before: str = "") -> list[str]:
         """The last statements: report `worst`, the place that differs, if there is one."""
         found = f'[f"{before}{{BUFFER}}{{worst}} {behind}"]'
         return [f"found = {found} if worst else []", "return report(found)"]
+
+
+def _rounding_lines(
+    rounding: reference.Rounding, errors: torch.Tensor | None, results: int
+) -> list[str]:
+    """What the model itself rounds, and what `errors` of weights in FP8 come to in so many results
+    of the engine; none where it rounds nothing."""
+    if errors is None and not rounding.relative and not rounding.absolute:
+        return []
+    lines = [
+        "# what is rounded to FP8 there: by a part of a value, or a small step",
+        f"relative, absolute = {rounding.relative!r}, {rounding.absolute!r}",
+    ]
+    if errors is not None:
+        lines += [
+            "# and how far weights in FP8 may take each element",
+            f"errors = {tensor_text(results * (1 + rounding.relative) * errors)}",
+            "absolute = absolute + errors[: len(got)]",
+        ]
+    return lines
 
 
 def seen_tensor(seen: Observation | None, name: str) -> torch.Tensor:

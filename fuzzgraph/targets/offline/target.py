@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from fuzzgraph.capabilities import Capabilities, unsupported_setting
 from fuzzgraph.case import EngineConfig, Mode
+from fuzzgraph.fp8_weights import Fp8Weights
 from fuzzgraph.handover import Excuse
 from fuzzgraph.ports import GraphEngine, Session
 
@@ -45,8 +46,8 @@ class ReleasedTarget:
     """Mode whose outputs its sessions promise -> for which cases, '' for all of them."""
     excuses: tuple[Excuse, ...] = ()
     """Rules of handing over that the engine need not follow, each with its source."""
-    weights_in_fp8 = False
-    """Whether its kernels round the weights of values to FP8 where keys and values are FP8."""
+    fp8_weights: Fp8Weights | None = None
+    """How its kernels round softmax's weights to FP8, where keys and values are FP8."""
     not_on_device = ""
     """Why it cannot be judged on a GPU; '' if it can."""
     any_page_size = False

@@ -9,6 +9,7 @@ from typing import Any
 from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import LONGEST_CONTEXT, EngineConfig, Mode
 from fuzzgraph.errors import AdapterUnavailable
+from fuzzgraph.fp8_weights import FLASH_ATTENTION_3
 from fuzzgraph.handover import Excuse
 from fuzzgraph.kernel_models import flash_mla
 from fuzzgraph.ports import GraphEngine
@@ -187,7 +188,7 @@ class FlashAttentionTarget(VllmTarget):
     backend = "FlashAttentionBackend"
     max_batch = 8
     more = MappingProxyType(_FP8_KV)
-    weights_in_fp8 = True  # vLLM's build has the same kernel
+    fp8_weights = FLASH_ATTENTION_3  # vLLM's build has the same kernel
     also_stood_in_for: tuple[str, ...] = ("attention kernels and their planner, by models",)
 
     def load(self) -> None:

@@ -6,10 +6,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from fuzzgraph.case import EngineConfig
 from fuzzgraph.kernel_models import flash_attention, trtllm_gen
+from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.offline.stub import Stub
 from fuzzgraph.targets.sglang.backends.attention_backend import BackendSession, BackendTarget
 from fuzzgraph.targets.sglang.backends.fa3 import FA3
+from fuzzgraph.targets.sglang.backends.triton import TritonSession, TritonTarget
 from fuzzgraph.targets.sglang.backends.trtllm_mha import TRTLLM_MHA
 from fuzzgraph.targets.sglang.stubs.model_runner import ModelRunner
 from tests.targets.sglang.planted import PlantedBackend
@@ -18,8 +21,10 @@ __all__ = [
     "keys_stored_by_the_scale_of_values",
     "keys_stored_without_a_scale",
     "scales_swapped",
+    "scales_swapped_on_triton",
     "slots_of_the_other_pool",
     "values_as_they_are_stored",
+    "values_of_triton_as_they_are_stored",
     "values_of_trtllm_as_they_are_stored",
 ]
 
@@ -78,6 +83,42 @@ def values_of_trtllm_as_they_are_stored() -> BackendTarget:
         for holder, name, _ in TRTLLM_MHA.kernels
     )
     return replace(TRTLLM_MHA, kernels=kernels).target("sglang-trtllm-mha", "decode")
+
+
+def _triton(scales: Callable[[float, float], tuple[float, float]]) -> TritonTarget:
+    """Triton attention that gets other scales of keys and values than the layer has."""
+
+    class Changed(TritonSession):
+        def _open_backend(self, runner: ModelRunner) -> Any:
+            backend = super()._open_backend(runner)
+            real = backend.forward_decode
+
+            def decode(q: Any, k: Any, v: Any, layer: Any, *args: Any, **named: Any) -> Any:
+                own = layer.k_scale_float, layer.v_scale_float
+                layer.k_scale_float, layer.v_scale_float = scales(*own)
+                try:
+                    return real(q, k, v, layer, *args, **named)
+                finally:
+                    layer.k_scale_float, layer.v_scale_float = own
+
+            backend.forward_decode = decode
+            return backend
+
+    class Target(TritonTarget):
+        def open_session(self, config: EngineConfig, graphs: GraphEngine) -> TritonSession:
+            return Changed(config, graphs)
+
+    return Target("sglang-triton", "decode")
+
+
+def scales_swapped_on_triton() -> TritonTarget:
+    """Each gets the scale of the other."""
+    return _triton(lambda keys, values: (values, keys))
+
+
+def values_of_triton_as_they_are_stored() -> TritonTarget:
+    """The scale of values is 1."""
+    return _triton(lambda keys, values: (keys, 1.0))
 
 
 def _trtllm(change: Callable[[Any], None]) -> BackendTarget:

@@ -6,14 +6,20 @@ from typing import Any
 
 import pytest
 
-from fuzzgraph.case import Case, EngineConfig
+from fuzzgraph.case import Case, EngineConfig, Mode
 from fuzzgraph.targets import open_target
-from tests.targets.sglang.released import Workers
+from tests.targets.sglang.released import Workers, decode_case
 from tests.targets.sglang.test_backends import case_for, seen
 
 released = [pytest.mark.sglang, pytest.mark.slow]
 
 FP8 = {"kv_dtype": "float8_e4m3fn", "dtype": "bfloat16"}
+
+
+ON_TRITON: dict[str, Any] = {
+    "kv_dtype": "float8_e4m3fn", "dtype": "float16", "page_size": 16, "max_context_len": 200
+}  # fmt: skip
+"""Models in bfloat16 are none of the interpreter's."""
 
 
 def fp8_case(target: str, *batches: tuple[int, ...], **settings: Any) -> Case:
@@ -83,6 +89,27 @@ class TestReleases:
     def test_drafts_are_verified_cleanly(self, workers: Workers, target: str) -> None:
         case = fp8_case(target, (5, 66, 7, 150), (130, 6, 7), mode="target_verify")
         assert seen(workers, "0.5.23", case, f"sglang-{target}-verify") == set()
+
+    @pytest.mark.parametrize("version", ["0.5.12", "0.5.23"])
+    @pytest.mark.parametrize("mode", ["decode", "target_verify"])
+    def test_triton_rounds_weights_to_fp8_and_is_held_to_that(
+        self, workers: Workers, version: str, mode: Mode
+    ) -> None:
+        """Of several query heads for each of keys, whose kernels multiply in FP8."""
+        rows = (5, 66, 7, 150) if mode == "decode" else (5, 66, 7)
+        target = "sglang-triton" if mode == "decode" else "sglang-triton-verify"
+        case = decode_case(
+            rows, **ON_TRITON, mode=mode, num_q_heads=4, num_kv_heads=2, head_dim=16, v_head_dim=16
+        )
+        assert seen(workers, version, case, target) == set()
+
+    @pytest.mark.parametrize(
+        "mutant", ["scales_swapped_on_triton", "values_of_triton_as_they_are_stored"]
+    )
+    def test_a_wrong_scale_on_triton_is_found(self, workers: Workers, mutant: str) -> None:
+        case = decode_case((5, 66, 7), **ON_TRITON)
+        found = seen(workers, "0.5.23", case, f"tests.targets.sglang.fp8_mutants:{mutant}")
+        assert ("reference", "attention") in found
 
     @pytest.mark.parametrize("version", ["0.5.9", "0.5.23"])
     def test_branches_find_a_scale_for_each_request_where_the_kernel_takes_one_for_each_token(

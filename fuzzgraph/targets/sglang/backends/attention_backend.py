@@ -19,6 +19,7 @@ import torch
 from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import LONGEST_CONTEXT, EngineConfig, Mode
 from fuzzgraph.errors import AdapterUnavailable
+from fuzzgraph.fp8_weights import Fp8Weights
 from fuzzgraph.observation import Field
 from fuzzgraph.ports import GraphEngine
 from fuzzgraph.targets.offline import fields
@@ -165,8 +166,8 @@ class AttentionBackend:
     """The same of a draft worker."""
     more: tuple[tuple[str, Any], ...] = ()
     """What else it has of the dimensions: a field of `Capabilities`, its value."""
-    weights_in_fp8: bool = False
-    """Whether its kernels round the weights of values to FP8 where keys and values are FP8."""
+    fp8_weights: Fp8Weights | None = None
+    """How its kernels round softmax's weights to FP8, where keys and values are FP8."""
     on_device: tuple[tuple[str, Any], ...] = ()
     """What it has of them on a GPU, where its kernels are compiled, beyond other targets."""
     arguments: tuple[tuple[str, Any], ...] = ()
@@ -278,7 +279,7 @@ class BackendTarget(SglangTarget):
         )
         self.outputs_judged = {} if missing else {mode: ""}
         self.also_stood_in_for = backend.stood_in_for
-        self.weights_in_fp8 = backend.weights_in_fp8
+        self.fp8_weights = backend.fp8_weights
         has: dict[str, Any] = dict(
             modes=(mode, "idle"),
             page_sizes=backend.page_sizes,

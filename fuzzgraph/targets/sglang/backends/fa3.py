@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from fuzzgraph.case import EngineConfig, Mode
+from fuzzgraph.fp8_weights import FLASH_ATTENTION_3
 from fuzzgraph.kernel_models import flash_attention, merge
 from fuzzgraph.kernel_models.flash_attention_plan import get_scheduler_metadata
 from fuzzgraph.memory.side_requests import SESSION_CPU
@@ -98,7 +99,7 @@ FA3 = AttentionBackend(
     more=(*FP8_KV, ("max_head_dim", 128)),
     beside=("flashinfer", "triton"),
     on_device=(("page_sizes", (1, 2, 16, 64)),),
-    weights_in_fp8=True,  # hopper/mainloop_fwd_sm90_tma_gmma_ws.hpp, convert_type_out to tOrP
+    fp8_weights=FLASH_ATTENTION_3,
 )
 
 _VERSION_4 = (  # by release

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import torch
 
+from fuzzgraph import fp8_weights
 from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import LONGEST_CONTEXT, EngineConfig
 from fuzzgraph.observation import Field
@@ -101,7 +102,7 @@ OF_ONE_RANK: Mapping[str, Any] = MappingProxyType({
     "capture_beyond_pool": False, "swa_window": False, "virtual_pages": False,
     "row_mixings": ("none",), "later_stages": False, "two_batch_overlap": False,
     "backends_beside": ("none",), "platforms": ("cuda",), "logit_caps": (0,),
-    "rare_head_dims": ((0, 0),),
+    "rare_head_dims": ((0, 0),), "kv_dtypes": ("auto",),
 })  # fmt: skip
 """Capabilities of a target with another layer beside attention, which no other rank shares."""
 
@@ -122,6 +123,7 @@ class TritonTarget(SglangTarget):
         latent = " over latent rows" if attention == "mla" else ""
         self.about = f"Triton attention{latent}, {mode} graphs"
         self.outputs_judged = {mode: ""}
+        self.fp8_weights = fp8_weights.TRITON
         self.capabilities = Capabilities(
             modes=(mode, "idle"),
             page_sizes=(1, 4, 16),
@@ -147,6 +149,7 @@ class TritonTarget(SglangTarget):
             backends_beside=("none", "fa3", "flashinfer"),
             platforms=("cuda", "rocm"),
             logit_caps=LOGIT_CAPS if attention == "mha" else (0,),
+            kv_dtypes=("auto", "float8_e4m3fn") if attention == "mha" else ("auto",),
         )
 
     def refused(self, config: EngineConfig) -> str | None:

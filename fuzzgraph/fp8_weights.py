@@ -1,0 +1,69 @@
+"""Kernels that round softmax's weights to FP8, as they do where values are in FP8.
+
+Products on tensor cores have operands of one dtype, so a weight becomes what its values are. It is
+then off by a part of itself, and small ones by half of FP8's smallest step or by all that they are.
+Their sum, by which the result is divided, is taken before that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+
+__all__ = ["FLASH_ATTENTION_3", "TRITON", "Fp8Weights"]
+
+_PART = 2.0**-4
+"""Half of the last of float8_e4m3fn's three bits behind the leading one."""
+_SMALLEST_STEP = 2.0**-9
+_SUM = 2.0**-18
+"""How far a product that tensor cores of Hopper add to others is cut off, as a part of the largest
+sum: 13 bits behind its leading one, for 32 products at once.
+
+Source: DeepSeek-V3 technical report (arXiv 2412.19437), 3.3.2."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fp8Weights:
+    """How a kernel rounds weights."""
+
+    least: float
+    """The largest error of a small weight, as a part of the largest weight of a row."""
+    on_cpu: bool
+    """Whether what computes on a CPU rounds them too: the kernel itself does, a model does not."""
+    sums: float = 0.0
+    """What a sum of weighted values loses with each key, as a part of the largest value."""
+
+    def on(self, device: torch.device) -> Fp8Weights | None:
+        """The same on this device; None where nothing rounds weights."""
+        if device.type == "cpu":
+            return self if self.on_cpu else None
+        return replace(self, sums=_SUM)
+
+    def errors(self, weights: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        """How far a weighted sum of values may be off.
+
+        The largest logit that a kernel knows when it rounds a weight may be smaller than that of
+        the row; it scales the result down later, and the error with it.
+
+        Args:
+            weights: float64 [..., keys] that add up to 1.
+            values: [..., keys, columns].
+
+        Returns:
+            [..., columns].
+        """
+        largest = weights.amax(-1, keepdim=True)
+        lost = torch.maximum(_PART * weights, torch.minimum(weights, self.least * largest))
+        sums = self.sums * weights.shape[-1] * values.abs().amax()
+        return torch.matmul(lost, values.abs()) + sums
+
+
+TRITON = Fp8Weights(least=_SMALLEST_STEP / 2, on_cpu=True)
+"""Of kernels that round a weight as it is: the largest is 1.
+
+Source: sglang 0.5.23 decode_attention.py and extend_attention.py, `p.to(v.dtype)`."""
+FLASH_ATTENTION_3 = Fp8Weights(least=_SMALLEST_STEP / 2 / 2.0**8, on_cpu=False)
+"""The largest is 2**8.
+
+Source: flash-attention 3.0.0b, hopper/softmax.h, Max_offset."""
