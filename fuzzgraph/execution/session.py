@@ -10,12 +10,12 @@ import torch
 
 from fuzzgraph.accesses import Access, Misuse, Race
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.errors import EngineError
 from fuzzgraph.execution.failures import Border
 from fuzzgraph.execution.freed_memory import FreedMemory
 from fuzzgraph.execution.kernels import take_accesses, take_misuses, take_races
 from fuzzgraph.execution.pool_writer import PoolWriter, StepState
 from fuzzgraph.fp8_weights import Fp8Weights
+from fuzzgraph.graphs.drivers import wait_for
 from fuzzgraph.handover import Excuse, Later
 from fuzzgraph.memory import (
     Bindings,
@@ -191,18 +191,9 @@ class OpenSession:
         return Later(here=self.memory.device.type == "cpu")
 
     def wait(self) -> None:
-        """Wait until a device has done what the engine asked of it: an error of the engine's
-        kernels shows here, and not in work of ours behind it.
-
-        Raises:
-            EngineError: a kernel failed.
-        """
-        if self.memory.device.type == "cpu":
-            return
-        try:
-            torch.cuda.synchronize(self.memory.device)
-        except RuntimeError as error:
-            raise EngineError(str(error).partition("\n")[0]) from error
+        """See `wait_for`; a CPU has done it."""
+        if self.memory.device.type != "cpu":
+            wait_for(self.memory.device)
 
     def device_may_be_lost(self) -> AbstractContextManager[None]:
         """Around work behind an engine's failure: a device whose context went with it answers

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import torch
 
-from fuzzgraph.errors import AdapterUnavailable
+from fuzzgraph.errors import AdapterUnavailable, EngineError
 from fuzzgraph.memory.guard import GuardedMemory
 from fuzzgraph.memory.listener import Listener
 
@@ -83,8 +83,25 @@ class Driver(Protocol):
         ...
 
     def synchronize(self) -> None:
-        """Wait for the end of all work; an error of the device is raised here."""
+        """Wait for the end of all work.
+
+        Raises:
+            EngineError: a kernel failed.
+        """
         ...
+
+
+def wait_for(device: torch.device) -> None:
+    """Wait until a device has done what the engine asked of it: an error of the engine's kernels
+    shows here, and not in work of ours behind it.
+
+    Raises:
+        EngineError: a kernel failed.
+    """
+    try:
+        torch.cuda.synchronize(device)
+    except RuntimeError as error:
+        raise EngineError(str(error).partition("\n")[0]) from error
 
 
 class Cuda:
@@ -165,4 +182,4 @@ class Cuda:
     def synchronize(self) -> None:
         """See `Driver`."""
         if not self._held:
-            torch.cuda.synchronize(self._device)
+            wait_for(self._device)

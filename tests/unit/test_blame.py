@@ -17,6 +17,7 @@ from fuzzgraph.errors import EngineError, HarnessFailed, TargetFailed
 from fuzzgraph.execution.blame import Blame
 from fuzzgraph.execution.failures import Border, SessionFailed
 from fuzzgraph.graphs import open_engine
+from fuzzgraph.graphs.drivers import Cuda
 from fuzzgraph.memory import GuardedMemory
 from fuzzgraph.targets.offline.cuda_on_cpu import ClaimsCuda, CudaMeansCpu
 from fuzzgraph.targets.offline.stub import Stub
@@ -164,6 +165,36 @@ def test_an_error_of_what_a_graph_repeats_is_the_engines_whoever_replays_it(
     assert side(target, lambda: target.calls(graph.replay)) == "engine"
     monkeypatch.setattr(memory, "poison_graph_pool", target.fails)
     assert side(target, lambda: engine.calls(graph.replay)) == "target"
+
+
+def test_what_a_device_tells_where_a_replay_is_waited_for_is_the_engines(
+    target: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def synchronize(device: object) -> None:
+        raise RuntimeError("CUDA error: invalid argument\nfor debugging consider ...")
+
+    monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
+    device: Any = SimpleNamespace(_held=False, _device="cuda")
+    error = raised(lambda: Cuda.synchronize(device))
+    assert str(error) == "CUDA error: invalid argument"
+    assert Blame(target.Target()).side(error) == "engine"
+
+
+@pytest.mark.parametrize(
+    ("said", "whose"),
+    [
+        ("CUDA error: an illegal memory access was encountered", "engine"),
+        ("HIP error: unspecified launch failure", "engine"),
+        ("CUDA error: invalid argument", "harness"),
+    ],
+)
+def test_a_kernel_that_failed_on_a_device_is_the_engines_wherever_that_shows(
+    target: Any, monkeypatch: pytest.MonkeyPatch, said: str, whose: str
+) -> None:
+    """A device tells of it at the next call, which may be one of the harness' own."""
+    source = "def reads(said):\n    raise RuntimeError(said)\n"
+    harness = made(monkeypatch, "fuzzgraph.memory.made_up", source)
+    assert side(target, lambda: harness.reads(said)) == whose
 
 
 def test_what_stands_in_for_a_device_passes_on_what_torch_raises(engine: Any, target: Any) -> None:

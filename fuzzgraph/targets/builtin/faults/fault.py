@@ -64,6 +64,8 @@ class Fault:
     alone."""
     recorded: bool = False
     """Whether only a recorded graph shows it."""
+    checked: bool = False
+    """Whether only kernels show it whose accesses are checked: those that a CPU interprets."""
     needs: str = ""
     """Why the trigger takes more than three steps or requests; '' where it does not."""
 

@@ -92,5 +92,6 @@ FAULTS = (
         clause="reads",
         trigger="any batch with a row, kernels interpreted and checked",
         components=engine(model=LoadsAhead),
+        checked=True,
     ),
 )
