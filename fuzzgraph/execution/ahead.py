@@ -151,6 +151,7 @@ class Ahead:
 
     def _run_held(self, step: StepRecord, following: Batch | None, before: Snapshot) -> None:
         """On a device: while it is held."""
+        self._opened.wait()
         given = PinnedCopies()
         held = ExitStack()
         held.enter_context(self._opened.graphs.held())

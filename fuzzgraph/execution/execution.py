@@ -7,6 +7,7 @@ memory, run the comparisons, judge -> verdict.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -31,7 +32,7 @@ from fuzzgraph.execution.kernels import take_fallbacks, take_unchecked
 from fuzzgraph.execution.open_session import open_session
 from fuzzgraph.execution.process import tune_process
 from fuzzgraph.execution.session import OpenSession
-from fuzzgraph.execution.sessions import SessionCache, reservable_bytes
+from fuzzgraph.execution.sessions import SessionCache, held_bytes, reservable_bytes
 from fuzzgraph.execution.steps import StepRunner
 from fuzzgraph.execution.verdict import Verdict
 from fuzzgraph.finding import Finding
@@ -44,11 +45,6 @@ from fuzzgraph.process.device_faults import fault_in, unusable_in
 from fuzzgraph.process.interrupts import noting_interrupts
 from fuzzgraph.run.spec import DEFAULT_SETUP, Setup
 from fuzzgraph.world import Batch
-
-# Bytes that all cached sessions may hold: 4 MiB each on the built-in engine, 6 to 25 on a released
-# one. Cases draw their configs from a pool of a dozen (`strategies.profile`): a cache that holds
-# fewer sessions captures the same config again and again, which took a third of a campaign's time.
-_HELD_BYTES = 320 << 20
 
 
 class Execution:
@@ -76,8 +72,12 @@ class Execution:
         self._oracles = tuple(oracles)
         self._needs: frozenset[RunKind] = frozenset().union(*(oracle.needs for oracle in oracles))
         self._sessions = SessionCache(
-            max(cache_size, 1), _HELD_BYTES, self._open, reserved_bytes=reservable_bytes()
+            max(cache_size, 1),
+            held_bytes(setup.device),
+            self._open,
+            reserved_bytes=reservable_bytes(setup.device),
         )
+        self._opening = False
         self._cached = cache_size > 0
         self._rooms = Room(), Room()
         self._without_grad = _mode_of(target)
@@ -198,7 +198,12 @@ class Execution:
             ) from lost
 
     def _open(self, config: EngineConfig) -> OpenSession:
-        return open_session(self.target, config, self._setup)
+        if self._opening and self._setup.device != "cpu":
+            gc.collect()  # what the last opening left when it failed: a device misses its arena
+        self._opening = True
+        opened = open_session(self.target, config, self._setup)
+        self._opening = False
+        return opened
 
     def _run_steps(self, case: Case, batches: Sequence[Batch], opened: OpenSession) -> Verdict:
         runner = StepRunner(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from contextlib import suppress
 
 import torch
@@ -53,6 +54,8 @@ def open_session(
     for capacity in smaller:
         with suppress(ArenaFull):
             return _opened(target, config, setup, capacity=capacity)
+        # Engines are full of reference cycles, and a device has all of an arena from the start.
+        gc.collect()
     return _opened(target, config, setup, capacity=largest)
 
 

@@ -138,6 +138,8 @@ class StepRunner:
         memory = self._opened.memory
         taking_down_later = self._opened.taking_down_later()
         try:
+            # Streams of the engine's own do not wait for what was laid on ours.
+            self._opened.wait()
             with memory.over_lanes(), memory.taking_down() as launched, taking_down_later as later:
                 if eagerly:
                     session.eager(batch)

@@ -34,7 +34,7 @@ from fuzzgraph.graphs.late_stream import LateCopy, LateStream
 from fuzzgraph.graphs.playback import frozen
 from fuzzgraph.graphs.repeating import fresh_of, moved, repeat_of
 from fuzzgraph.memory import GuardedMemory
-from fuzzgraph.memory.operator_facts import Facts, facts_of, tensors_in
+from fuzzgraph.memory.operator_facts import Facts, facts_of, inside_of, tensors_in
 from fuzzgraph.memory.placement import memory_of
 from fuzzgraph.relays import relay
 
@@ -128,6 +128,10 @@ class PinnedCopies(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
+        # In inference mode `to` comes whole, and only its parts are copies.
+        if (inside := inside_of(func, "CUDA")) is not None:
+            with self:
+                return func._op_dk(inside, *args, **kwargs)
         facts = facts_of(func)
         out = func(*args, **kwargs)
         if facts.name in COPIES and goes_on(facts, args, kwargs):

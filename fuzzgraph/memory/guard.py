@@ -308,10 +308,11 @@ class GuardedMemory(Interception):  # type: ignore[no-untyped-call]
         region = self.region_at(address)
         return region is not None and self._worlds.is_unwritten(region)
 
-    @_unguarded
     def poison_graph_pool(self) -> None:
         """Poison all graph intermediates, as the replay of another graph may clobber them."""
-        self._worlds.poison_pool()
+        # A replay does it, whose memory is counted: tables of poison are none of the engine's.
+        with self.unguarded():
+            self._worlds.poison_pool()
 
     @property
     def graph_top(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +11,8 @@ import pytest
 import torch
 
 from fuzzgraph.graphs import Recorder
-from fuzzgraph.graphs.late_copies import late_copies
+from fuzzgraph.graphs import late_copies as late_copies_module
+from fuzzgraph.graphs.late_copies import PinnedCopies, late_copies
 from fuzzgraph.graphs.late_stream import LateStream
 from fuzzgraph.kernel_models.launch import ModelKernel, launch
 from fuzzgraph.kernel_models.memory import KernelMemory
@@ -19,6 +21,20 @@ from fuzzgraph.targets.offline.cuda_on_cpu import DEVICE, STREAMS, cuda_on_cpu
 
 GIVEN, REWRITTEN = 3, 7
 Tensor = torch.Tensor
+
+
+@pytest.mark.parametrize("without_grad", [torch.inference_mode, torch.no_grad])
+def test_a_cast_that_does_not_wait_is_a_copy_in_either_mode(
+    without_grad: Callable[[], AbstractContextManager[None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU, where copies are noted and nothing is modelled."""
+    monkeypatch.setattr(late_copies_module, "_is_pinned", lambda tensor: True)
+    with without_grad():
+        given, noted = torch.zeros(3), PinnedCopies()
+        with noted:
+            given.to(torch.float64, non_blocking=True)
+            given + given
+    assert len(noted.to_device) == len(noted.to_host) == 1
 
 
 @dataclass

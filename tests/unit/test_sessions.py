@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import weakref
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,8 +13,9 @@ import torch
 
 from fuzzgraph.case import BatchRow, Case, EngineConfig, ReplayStep
 from fuzzgraph.execution import Execution, open_session
-from fuzzgraph.execution.sessions import SessionCache
-from fuzzgraph.memory import capacities
+from fuzzgraph.execution.sessions import SessionCache, held_bytes, reservable_bytes
+from fuzzgraph.memory import capacities, guard
+from fuzzgraph.memory.arena import Arena
 from fuzzgraph.targets import open_target
 
 
@@ -91,6 +93,30 @@ def test_a_session_that_needs_more_room_than_usual_gets_it() -> None:
     )
     assert opened.reserved_bytes == capacities(torch.device("cpu"))[1]
     opened.close()
+
+
+def test_an_arena_that_was_too_small_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device has all of it from the start, and engines refer to themselves."""
+    arenas: list[weakref.ref[Arena]] = []
+
+    class Noted(Arena):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            arenas.append(weakref.ref(self))
+
+    monkeypatch.setattr(guard, "Arena", Noted)
+    monkeypatch.setattr(open_session, "capacities", lambda _: (2 << 20, 512 << 20))
+    opened = Execution(open_target("builtin"))._sessions.get(EngineConfig(kv_pool_pages=80_000))
+    assert [arena() is None for arena in arenas] == [True, False]
+    opened.close()
+
+
+def test_cached_sessions_share_an_eighth_of_what_a_device_has_free(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (64 << 30, 80 << 30))
+    assert held_bytes("cuda") == reservable_bytes("cuda") == 8 << 30
+    assert held_bytes("cpu") < 1 << 30
 
 
 def test_a_config_that_fits_no_arena_is_skipped_and_says_so(
