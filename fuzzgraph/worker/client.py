@@ -78,7 +78,7 @@ class WorkerClient:
     ) -> None:
         self._own_folder = folder is None
         self.folder = folder or Path(tempfile.mkdtemp(prefix="fuzzgraph-worker-"))
-        self._limits = limits or Limits()
+        self._limits = limits or Limits.on(opening.setup.device)
         self._pause = pause
         self._pool = ChildPool(self.folder, opening)
         self._sender = RequestSender(self._pool, self._limits)

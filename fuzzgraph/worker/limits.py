@@ -23,6 +23,11 @@ def _half_of_the_memory() -> int:
     return os.sysconf("SC_PHYS_PAGES") * _PAGE // 2
 
 
+_COMPILING: tuple[Stage, ...] = ("warmup", "capture", "eager")
+COMPILING_SECONDS = 600.0
+"""For such a stage on a device."""
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Seconds and bytes that one child gets."""
@@ -46,6 +51,17 @@ class Limits:
     eager."""
     memory_bytes: int = field(default_factory=_half_of_the_memory)
     """Resident memory of the child; beyond it the machine would choose whom to kill."""
+
+    @classmethod
+    def on(cls, device: str) -> Limits:
+        """Of a child whose engine is on this device. On a GPU kernels are compiled when they are
+        first asked for, by whole compilers of C++ in FlashInfer."""
+        usual = cls()
+        if device == "cpu":
+            return usual
+        compiles = dict.fromkeys(_COMPILING, COMPILING_SECONDS)
+        stages = {**usual.stage_seconds, **compiles}
+        return cls(case_seconds=2 * COMPILING_SECONDS, stage_seconds=stages)
 
 
 @dataclass(frozen=True, slots=True)

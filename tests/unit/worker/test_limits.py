@@ -26,6 +26,18 @@ SCHEDULED = Path("/proc/self/schedstat")
 LIMITS = Limits(stage_seconds={"open": 60.0})
 
 
+def test_stages_in_which_a_device_compiles_kernels_have_the_time_for_it() -> None:
+    usual, there = Limits.on("cpu"), Limits.on("cuda")
+    assert usual == Limits()
+    longer = {
+        stage
+        for stage, seconds in there.stage_seconds.items()
+        if seconds > usual.stage_seconds[stage]
+    }
+    assert longer == {"warmup", "capture", "eager"}
+    assert there.case_seconds > max(there.stage_seconds.values())
+
+
 @pytest.mark.parametrize(("opened_before", "words"), [(False, None), (True, "was in stage 'open'")])
 def test_imports_have_the_time_of_the_opening_and_not_that_of_a_stage(
     opened_before: bool, words: str | None
