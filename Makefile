@@ -117,7 +117,7 @@ triton-versions: $(READY)
 # On a machine with a GPU, by the Python that has torch for it: nothing is installed. GPU_FLAGS=--emulated
 # runs the same on a CPU.
 gpu:
-	@$(PYTHON) -c 'import torch, fuzzgraph' 2>/dev/null || { echo "gpu: $(PYTHON) has no torch or no FuzzGraph; \
+	@$(PYTHON) -c 'import importlib.metadata as here, torch; here.version("fuzzgraph")' 2>/dev/null || { echo "gpu: $(PYTHON) has no torch or no FuzzGraph; \
 	name the Python that has torch for the GPU, PYTHON=..., and install FuzzGraph there: pip install ." >&2; exit 2; }
 	$(PYTHON) benchmarks/gpu.py --out $(GPU_OUT) $(GPU_FLAGS)
 

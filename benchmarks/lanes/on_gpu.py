@@ -90,6 +90,18 @@ def _bytes(name: str, launch: Any) -> Iterator[tuple[str, npt.NDArray[np.uint8]]
         yield f"{name}/{place}", flat.view(torch.uint8).cpu().numpy()
 
 
+def ready(device: str) -> None:
+    """Have kernels compiled as they are compared: products of float32 as on a CPU, of which Triton
+    keeps 10 bits on NVIDIA's GPUs by default, and descriptors with memory to lie in."""
+    os.environ.setdefault("TRITON_F32_DEFAULT", "ieee")
+    import triton
+
+    if hasattr(triton, "set_allocator"):
+        triton.set_allocator(
+            lambda size, alignment, stream: torch.empty(size, dtype=torch.int8, device=device)
+        )
+
+
 def compare(count: int, device: str, expected: Arrays) -> dict[str, Compared]:
     """Run each launch on a device, and hold what it leaves against what was left over lanes."""
     found: dict[str, Compared] = {}
@@ -147,7 +159,11 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as folder:
         expected = over_lanes(asked.launches, folder)
-    print("\n".join(page(compare(asked.launches, asked.device, expected))))
+    ready(asked.device)
+    found = compare(asked.launches, asked.device, expected)
+    print("\n".join(page(found)))
+    if refused := [kernel for kernel, seen in found.items() if seen.refused]:
+        raise SystemExit(f"refused: {', '.join(refused)}")
 
 
 if __name__ == "__main__":
