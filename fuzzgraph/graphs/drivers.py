@@ -23,8 +23,9 @@ _ERROR_MODE = "thread_local"
 """Only this thread's calls can spoil a capture, as vLLM and sglang capture: threads of theirs, or
 a communicator's watchdog, may allocate meanwhile."""
 
-_HELD_CYCLES = 100_000_000
-"""About 50 ms: longer than a host takes to prepare two steps."""
+_HELD_CYCLES = 200_000_000
+"""About 100 ms: longer than a host takes to prepare two steps, and to note the engine's attributes
+between them."""
 
 
 class Graph(Protocol):

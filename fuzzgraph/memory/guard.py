@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
@@ -308,10 +308,11 @@ class GuardedMemory(Interception):  # type: ignore[no-untyped-call]
         region = self.region_at(address)
         return region is not None and self._worlds.is_unwritten(region)
 
+    @_unguarded
     def poison_graph_pool(self) -> None:
         """Poison all graph intermediates, as the replay of another graph may clobber them."""
-        # A replay does it, whose memory is counted: tables of poison are none of the engine's.
-        with self.unguarded():
+        # A replay does it, in which a device's memory is counted: tables of poison are no engine's.
+        with nullcontext() if self.asked is None else self.unguarded():
             self._worlds.poison_pool()
 
     @property

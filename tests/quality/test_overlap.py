@@ -13,7 +13,9 @@ import pytest
 from fuzzgraph.case import Case, EngineConfig
 from fuzzgraph.cli.entry import run_command
 from fuzzgraph.execution import Execution, Verdict
+from fuzzgraph.execution.ahead import Ahead
 from fuzzgraph.faults import FAULTS, open_fault
+from fuzzgraph.observation import Observation
 from fuzzgraph.ports import GraphEngine, Target
 from fuzzgraph.repro import NotStandalone, standalone_script
 from fuzzgraph.run.spec import Graphs, Setup
@@ -25,6 +27,7 @@ from fuzzgraph.targets.builtin.session import BuiltinSession
 from fuzzgraph.targets.builtin.staging import MirroredRegistry, staged_by
 from fuzzgraph.targets.builtin.target import BuiltinTarget
 from fuzzgraph.text.finding_text import headline
+from fuzzgraph.world import Batch
 from tests.quality.test_oracles_find_their_faults import case_of, decode
 from tests.quality.test_planted_faults import stored
 
@@ -56,6 +59,62 @@ def test_it_has_no_script_since_torch_alone_copies_at_once() -> None:
     finding = ran(open_fault(LATE[0]), TWO_BATCHES).findings[0]
     with pytest.raises(NotStandalone, match="late by chance"):
         standalone_script(TWO_BATCHES, finding, open_fault(LATE[0]))
+
+
+def led_on(target: Target, monkeypatch: pytest.MonkeyPatch) -> tuple[Verdict, list[str]]:
+    """As a device is led, here where every copy runs at once; and what its session was asked."""
+    calls: list[str] = []
+
+    class Noted(BuiltinSession):
+        def prepare_replay(self, batch: Batch) -> None:
+            calls.append(f"prepare {batch.step}")
+            super().prepare_replay(batch)
+
+        def observe(self, batch: Batch) -> Observation:
+            calls.append(f"observe {batch.step}")
+            return super().observe(batch)
+
+    monkeypatch.setattr("fuzzgraph.targets.builtin.target.BuiltinSession", Noted)
+    monkeypatch.setattr(Ahead, "_run_late", Ahead._run_held)
+    return ran(target, TWO_BATCHES, "emulated"), calls
+
+
+def test_a_device_is_looked_at_behind_its_lead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a target reads there would end the lead before the next step is prepared."""
+    verdict, calls = led_on(BuiltinTarget(overlap="pinned"), monkeypatch)
+    assert verdict.findings == () and verdict.unrepeatable == 0
+    assert ["prepare 0", "prepare 1", "observe 0"] in [
+        calls[at : at + 3] for at in range(len(calls))
+    ]
+
+
+def test_what_a_device_gives_otherwise_without_a_lead_too_is_counted_and_not_accused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As where the next step's preparation changes what a step is looked at by."""
+
+    class Forgets(BuiltinSession):
+        def observe(self, batch: Batch) -> Observation:
+            seen = super().observe(batch)
+            seen.outputs = {name: each + self.led for name, each in seen.outputs.items()}
+            return seen
+
+        led = 0
+
+        def prepare_replay(self, batch: Batch) -> None:
+            super().prepare_replay(batch)
+            type(self).led = int(batch.step)
+
+    monkeypatch.setattr("fuzzgraph.targets.builtin.target.BuiltinSession", Forgets)
+    monkeypatch.setattr(Ahead, "_run_late", Ahead._run_held)
+    monkeypatch.setattr("fuzzgraph.execution.steps.StepRunner._run_comparisons", _only_ahead)
+    verdict = ran(BuiltinTarget(overlap="pinned"), TWO_BATCHES, "emulated")
+    assert "overlap" not in {each.oracle for each in verdict.findings}
+    assert verdict.unrepeatable == 1
+
+
+def _only_ahead(*_: object) -> None:
+    """No other run, which would be looked at by another step as well."""
 
 
 def test_an_engine_that_waits_for_a_step_is_given_no_lead() -> None:
