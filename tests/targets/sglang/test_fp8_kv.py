@@ -10,6 +10,7 @@ from fuzzgraph.case import Case, EngineConfig, Mode
 from fuzzgraph.targets import open_target
 from tests.targets.sglang.released import Workers, decode_case
 from tests.targets.sglang.test_backends import case_for, seen
+from tests.targets.sglang.test_prefill import prefill_case
 
 released = [pytest.mark.sglang, pytest.mark.slow]
 
@@ -102,6 +103,15 @@ class TestReleases:
             rows, **ON_TRITON, mode=mode, num_q_heads=4, num_kv_heads=2, head_dim=16, v_head_dim=16
         )
         assert seen(workers, version, case, target) == set()
+
+    @pytest.mark.parametrize(
+        ("kind", "version"),
+        [("breakable", "0.5.23"), ("breakable", "0.5.21"), ("piecewise", "0.5.13")],
+    )
+    def test_prompts_read_a_past_in_fp8(self, workers: Workers, kind: str, version: str) -> None:
+        batches = ((0, 5, 3), (1, 0, 5)), ((2, 17, 4),)
+        case = prefill_case(kind, *batches, **ON_TRITON, num_q_heads=2)
+        assert seen(workers, version, case, f"sglang-{kind}-prefill") == set()
 
     @pytest.mark.parametrize(
         "mutant", ["scales_swapped_on_triton", "values_of_triton_as_they_are_stored"]

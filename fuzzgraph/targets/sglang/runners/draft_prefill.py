@@ -78,7 +78,7 @@ class DraftPrefillSession(PrefillSession):
 class DraftPrefillTarget(PrefillTarget):
     """Prefill graphs of a draft model on the sglang release that this process holds."""
 
-    windows = False
+    attends_alone = False
 
     def __init__(self, name: str) -> None:
         super().__init__(name, BREAKABLE.name)

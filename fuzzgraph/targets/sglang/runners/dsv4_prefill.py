@@ -141,7 +141,7 @@ class Dsv4PrefillTarget(PrefillTarget):
     """Prefill graphs of the layer on the sglang release that this process holds."""
 
     any_page_size = False
-    windows = False
+    attends_alone = False
     not_on_device = Dsv4Target.not_on_device
     excuses = (*PREFILL_EXCUSES, *DSV4_PREFILL_EXCUSES)
 

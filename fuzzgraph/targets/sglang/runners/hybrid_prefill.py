@@ -242,7 +242,7 @@ class DeltaNetPrefillTarget(RecurrentTarget, PrefillTarget):
     state_chunk = STATE_CHUNK
     """Tokens of a chunk of its kernels."""
     stood_in = STOOD_IN
-    windows = False
+    attends_alone = False
     several = True
     """Whether models have layers that only recur, and several of them."""
     data_ranks = True

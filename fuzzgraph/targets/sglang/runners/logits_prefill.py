@@ -183,7 +183,7 @@ class _WithHead(SglangTarget):
 class LogitsPrefillTarget(_WithHead, PrefillTarget):
     """A model's head behind breakable graphs of the sglang release that this process holds."""
 
-    windows = False
+    attends_alone = False
 
     def __init__(self, name: str) -> None:
         super().__init__(name, "breakable")

@@ -103,7 +103,7 @@ class MinimaxPrefillTarget(PrefillTarget):
     """Prefill graphs of both layers on the sglang release that this process holds."""
 
     any_page_size = False
-    windows = False
+    attends_alone = False
 
     def __init__(self, name: str, kind: str = BREAKABLE.name) -> None:
         super().__init__(name, kind)

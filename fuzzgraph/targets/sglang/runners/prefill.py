@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from fuzzgraph import fp8_weights
 from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import LONGEST_CONTEXT, EngineConfig
 from fuzzgraph.errors import AdapterUnavailable
@@ -34,8 +35,9 @@ class PrefillTarget(SglangTarget):
 
     any_page_size = True
     excuses = PREFILL_EXCUSES
-    windows = True
-    """Whether models have layers behind a sliding window."""
+    attends_alone = True
+    """Whether its layers are Triton attention and nothing beside: then they may be behind a sliding
+    window, and have KV in FP8."""
 
     def __init__(self, name: str, kind: str) -> None:
         self.name = name
@@ -59,8 +61,10 @@ class PrefillTarget(SglangTarget):
             row_mixings=ROW_MIXINGS,
             images=True,
         )
-        if self.windows:
+        if self.attends_alone:
+            self.fp8_weights = fp8_weights.TRITON
             self.capabilities = self.capabilities.replace(
+                kv_dtypes=("auto", "float8_e4m3fn"),
                 swa_window=True,
                 # Releases with piecewise graphs get physical pages times a factor.
                 virtual_pages=self._kind is BREAKABLE,

@@ -89,7 +89,7 @@ class QsaPrefillTarget(PrefillTarget):
     """Prefill graphs of the layer on the sglang release that this process holds."""
 
     any_page_size = False
-    windows = False
+    attends_alone = False
     excuses = (*PREFILL_EXCUSES, *RING_EXCUSES)
 
     def __init__(self, name: str, kind: str = BREAKABLE.name) -> None:
