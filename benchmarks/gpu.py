@@ -199,8 +199,10 @@ def said_by(command: Sequence[str], seconds: int) -> subprocess.CompletedProcess
         return subprocess.run(
             command, capture_output=True, text=True, check=False, timeout=seconds, cwd=ROOT
         )
-    except subprocess.TimeoutExpired:
-        return subprocess.CompletedProcess(command, 124, "", f"not done in {seconds} s")
+    except subprocess.TimeoutExpired as late:
+        said = [bytes(part or b"").decode(errors="replace") for part in (late.stdout, late.stderr)]
+        said[1] += f"not done in {seconds} s"
+        return subprocess.CompletedProcess(command, 124, *said)
 
 
 # ---- real engines
@@ -450,8 +452,6 @@ def main() -> int:
         )
         return 2
     on = On("cpu", "emulated") if asked.emulated else On("cuda", "device")
-    asked.out.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix=time.strftime("%Y%m%d-%H%M%S-"), dir=asked.out))
     # Processes on one device: the processors that this one may use, not those of the machine.
     jobs = max(1, min(_PROCESSES, len(os.sched_getaffinity(0)) - 1))
     page = Page()
@@ -472,6 +472,9 @@ def main() -> int:
     if unknown := [name for name in wanted if name not in parts]:
         print(f"gpu: --parts {unknown[0]!r} is none of {', '.join(parts)}.", file=sys.stderr)
         return 2
+    place: Path = asked.out.resolve()  # processes have another folder
+    place.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix=time.strftime("%Y%m%d-%H%M%S-"), dir=place))
     for name in wanted:
         try:
             parts[name]()
@@ -479,8 +482,8 @@ def main() -> int:
             said = str(error).strip().partition("\n")[0][:160]
             page.must(False, f"part {name} ended with {type(error).__name__}: {said}")
         # What there is, should the next one end the process.
-        for place in (folder, asked.out):
-            write_atomically(place / "gpu.md", page.text().encode())
+        for each in (folder, place):
+            write_atomically(each / "gpu.md", page.text().encode())
     print(page.text())
     return bool(page.broken)
 

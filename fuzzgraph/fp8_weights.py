@@ -11,14 +11,15 @@ from dataclasses import dataclass, replace
 
 import torch
 
-__all__ = ["FLASH_ATTENTION_3", "TRITON", "Fp8Weights"]
+__all__ = ["FLASH_ATTENTION_3", "TRITON", "TRITON_DECODES", "Fp8Weights"]
 
 _PART = 2.0**-4
 """Half of the last of float8_e4m3fn's three bits behind the leading one."""
 _SMALLEST_STEP = 2.0**-9
 _SUM = 2.0**-18
-"""How far a product that tensor cores of Hopper add to others is cut off, as a part of the largest
-sum: 13 bits behind its leading one, for 32 products at once.
+"""What a sum on Hopper's tensor cores loses with each key, as a part of the largest value. They
+keep 13 bits behind the leading one of 32 products and of the sum before. This is no bound, since
+each of the 33 may be cut off; arithmetic of that kind stays within it, as tests show.
 
 Source: DeepSeek-V3 technical report (arXiv 2412.19437), 3.3.2."""
 
@@ -31,6 +32,9 @@ class Fp8Weights:
     """The largest error of a small weight, as a part of the largest weight of a row."""
     on_cpu: bool
     """Whether what computes on a CPU rounds them too: the kernel itself does, a model does not."""
+    of_groups: bool = False
+    """Whether decodes with a query head for each of keys have no product of tiles, and so round
+    nothing."""
     sums: float = 0.0
     """What a sum of weighted values loses with each key, as a part of the largest value."""
 
@@ -55,14 +59,24 @@ class Fp8Weights:
         """
         largest = weights.amax(-1, keepdim=True)
         lost = torch.maximum(_PART * weights, torch.minimum(weights, self.least * largest))
-        sums = self.sums * weights.shape[-1] * values.abs().amax()
-        return torch.matmul(lost, values.abs()) + sums
+        return torch.matmul(lost, values.abs()) + self._cut_off(weights, values)
+
+    def _cut_off(self, weights: torch.Tensor, values: torch.Tensor) -> torch.Tensor | float:
+        """What sums lose, [..., 1]; a hidden key, whose weight is 0, is in none."""
+        if not self.sums:
+            return 0.0
+        seen = weights > 0
+        sizes = values.abs().amax(-1)[..., None, :].expand_as(weights)
+        largest = sizes.masked_fill(~seen, 0.0).amax(-1, keepdim=True)
+        return self.sums * seen.sum(-1, keepdim=True) * largest
 
 
 TRITON = Fp8Weights(least=_SMALLEST_STEP / 2, on_cpu=True)
 """Of kernels that round a weight as it is: the largest is 1.
 
 Source: sglang 0.5.23 decode_attention.py and extend_attention.py, `p.to(v.dtype)`."""
+TRITON_DECODES = replace(TRITON, of_groups=True)
+"""Source: sglang 0.5.23 decode_attention.py, _fwd_kernel_stage1, `p[:, None] * v`."""
 FLASH_ATTENTION_3 = Fp8Weights(least=_SMALLEST_STEP / 2 / 2.0**8, on_cpu=False)
 """The largest is 2**8.
 

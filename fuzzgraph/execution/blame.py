@@ -27,7 +27,6 @@ from fuzzgraph.execution.missing_attributes import engine_leaves_unset
 from fuzzgraph.graphs.engagement import WatchedGraph
 from fuzzgraph.memory.source_lines import file_name
 from fuzzgraph.ports import Session, Target, defining_modules, engine_packages, names_its_engine
-from fuzzgraph.process.device_faults import fault_in
 from fuzzgraph.relays import is_relay
 
 Side = Literal["engine", "target", "harness"]
@@ -93,12 +92,6 @@ def _misses_a_gpu(error: BaseException, frames: list[Frame]) -> bool:
     return raised_by == "torch.cuda" and _NO_GPU.search(str(error)) is not None
 
 
-def _is_a_kernels(error: BaseException) -> bool:
-    """Whether a device tells of a kernel that failed on it, which it does at whatever call comes
-    next. What is asked of it before is waited for, so a kernel of the engine's it was."""
-    return isinstance(error, RuntimeError) and fault_in(str(error)) is not None
-
-
 class Blame:
     """Tells the code of engine, target and harness apart, for one target and its open session.
 
@@ -117,7 +110,7 @@ class Blame:
 
     def side(self, error: BaseException) -> Side:
         """Whose code raised; the engine's where no frame tells."""
-        if isinstance(error, EngineError) or _is_a_kernels(error):
+        if isinstance(error, EngineError):
             return "engine"
         if isinstance(error, AttributeError) and self._is_targets(type(error.obj).__module__):
             # The engine asked the target's stand-in for something that it lacks.

@@ -21,6 +21,7 @@ from fuzzgraph.execution.undersized import undersized_buffer
 from fuzzgraph.memory import GuardedMemory
 from fuzzgraph.observation import RunFailure, RunKind
 from fuzzgraph.ports import Session, Target, defining_modules
+from fuzzgraph.process.device_faults import fault_in
 from fuzzgraph.process.interrupts import signal_may_have_raised
 
 
@@ -64,7 +65,7 @@ class Border:
             raise KernelNotCompiled(
                 f"a kernel of the engine does not compile for this device: {printable_error(error)}"
             ) from error
-        side = self._blame.side(error)
+        side = "engine" if _is_a_kernels(error, stage) else self._blame.side(error)
         if side == "engine":
             where = self._where(error, "engine")
             small, line = self._too_small(error)
@@ -131,6 +132,13 @@ def _passes_unchanged(error: BaseException) -> bool:
     # need not be installed.
     kind = type(error)
     return (kind.__module__, kind.__name__) == ("_pytest.outcomes", "Failed")
+
+
+def _is_a_kernels(error: BaseException, stage: str) -> bool:
+    """Whether a device tells of a kernel that failed on it, which it does at whatever call comes
+    next. What it was given before a run is waited for, and so is the run before it is looked at."""
+    told = isinstance(error, RuntimeError) and fault_in(str(error)) is not None
+    return told and stage != "check"
 
 
 def _is_refused_by_a_compiler(error: BaseException) -> bool:

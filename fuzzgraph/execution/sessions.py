@@ -24,7 +24,7 @@ _USUAL_BYTES = 4 << 30
 _SHARE = 4
 # Of the free memory of a device, where an arena for shapes of servers takes 4 GiB at once: other
 # processes use the same device.
-_DEVICE_SHARE = 8
+_DEVICE_SHARE = 16
 
 
 def held_bytes(device: str) -> int:

@@ -20,11 +20,12 @@ from triton.runtime.interpreter import TensorHandle
 
 from fuzzgraph.lanes.access_log import Added
 from fuzzgraph.lanes.blocks import LaneBlockPointer, LaneDescriptor
-from fuzzgraph.lanes.checked import CheckedBuilder, as_mask, as_operand, zero_where_off
+from fuzzgraph.lanes.checked import CheckedBuilder, as_mask, zero_where_off
 from fuzzgraph.lanes.compat import DESCRIPTOR_HINTS, as_one_bit
 from fuzzgraph.lanes.divergence import NotVectorizable, TooWide
 from fuzzgraph.lanes.handles import Handle, LateHandle, tag_of
 from fuzzgraph.lanes.polling import Polling
+from fuzzgraph.lanes.small_floats import as_operand
 from fuzzgraph.lanes.types import np_dtype, plain_sizes
 
 Array = npt.NDArray[Any]

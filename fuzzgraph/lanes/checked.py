@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import triton.language as tl
-from triton._C.libtriton import ir
 from triton.runtime.interpreter import InterpreterBuilder, InterpreterOptions
 
 from fuzzgraph.lanes.blocks import BlockPointer, Descriptor
@@ -21,7 +20,6 @@ from fuzzgraph.lanes.brain_floats import narrowed, widened
 from fuzzgraph.lanes.device_library import TESTS, computed
 from fuzzgraph.lanes.handles import Handle, Tag, pointed, tag_of
 from fuzzgraph.lanes.memory import LaneMemory
-from fuzzgraph.lanes.small_floats import as_floats, as_small, is_small
 from fuzzgraph.lanes.types import np_dtype
 
 Array = npt.NDArray[Any]
@@ -33,24 +31,6 @@ _CONVERTED = (tl.bfloat16, tl.float32)
 def is_converted(before: Any, after: Any) -> bool:
     """Whether a cast between two types is more than numpy's."""
     return before.scalar in _CONVERTED and after.scalar in _CONVERTED
-
-
-_TO_NEAREST = (None, ir.ROUNDING_MODE.RTNE)
-
-
-def _as_float32(data: Array, kind: Any) -> Array:
-    """Numbers of a float type; those of float64 rounded."""
-    if is_small(kind):
-        return as_floats(data, kind)
-    return widened(data) if kind == tl.bfloat16 else data.astype(np.float32)
-
-
-def as_operand(value: Any) -> Any:
-    """An operand of a product: floats of 8 bits in float16, as the stock interpreter has them."""
-    kind = value.dtype.scalar
-    if not is_small(kind):
-        return value
-    return Handle(as_floats(value.data, kind).astype(np.float16), tl.float16)
 
 
 def pointed_bytes(kind: Any) -> int:
@@ -93,22 +73,6 @@ class CheckedBuilder(InterpreterBuilder):  # type: ignore[misc]
             return super().create_fma(x, y, z)
         one, two, three = (widened(each.data) for each in (x, y, z))
         return Handle(narrowed(one * two + three), tl.bfloat16)
-
-    def create_dot(
-        self, a: Any, b: Any, d: Any, input_precision: Any, max_num_imprecise_acc: Any
-    ) -> Any:
-        pair = as_operand(a), as_operand(b)
-        return super().create_dot(*pair, d, input_precision, max_num_imprecise_acc)
-
-    def create_fp_to_fp(self, src: Any, dst_type: Any, rounding_mode: Any) -> Any:
-        before, after = src.dtype.scalar, dst_type.scalar
-        if not (is_small(before) or is_small(after)) or rounding_mode not in _TO_NEAREST:
-            return super().create_fp_to_fp(src, dst_type, rounding_mode)
-        values = _as_float32(src.data, before)
-        if is_small(after):
-            return Handle(as_small(values, after), after)
-        narrow = after == tl.bfloat16
-        return Handle(narrowed(values) if narrow else values.astype(np_dtype(after)), after)
 
     # ---- pointers keep their provenance
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fuzzgraph.lanes.autotuning import SmallestConfig
+from fuzzgraph.lanes.small_floats import round_small_floats
 
 Launch = Callable[..., Any]
 """The interpreter's own call: takes the executor, then the kernel's arguments."""
@@ -41,12 +42,14 @@ class ExecutorHook:
         self._smallest_config = SmallestConfig()
 
     def set(self, launch: Launch) -> None:
-        """Let `launch` run every interpreted launch from now on; imports Triton's interpreter."""
+        """Let `launch` run every interpreted launch from now on; imports Triton's interpreter, and
+        has it round as devices do."""
         from triton.runtime.interpreter import GridExecutor
 
         def call(executor: Any, *args: Any, **kwargs: Any) -> Any:
             return launch(executor, *args, **kwargs)
 
+        round_small_floats()
         stock = stock_launch()
         setattr(call, _STANDS_FOR, stock)
         _STOCK.append(stock)

@@ -138,7 +138,8 @@ class _Script:
         main = self._main(worlds.idle)
         memory = self._memory()
         steps = [*laid, *functions]
-        helpers = Embedded(embeddable_in("\n".join([*memory, *steps])))
+        rounding = self._rounding("\n".join([*memory, *steps]))
+        helpers = Embedded(embeddable_in("\n".join([*memory, *steps, *rounding])))
         rules = Embedded(embeddable_in("\n".join(main)), beside=helpers)
         parts = [
             self._docstring(helpers.imports | rules.imports),
@@ -146,12 +147,22 @@ class _Script:
             helpers.text(),
             "\n".join(memory),
             "\n".join(self.kernels.lines()).strip("\n"),
+            "\n".join(rounding),
             "\n".join(steps).strip("\n"),
             "\n".join(main).strip("\n"),
             f"{_RULES}\n\n\n{rules.text()}",
         ]
         text = "\n\n\n".join(part for part in parts if part)
         return text + '\n\n\nif __name__ == "__main__":\n    sys.exit(main())\n'
+
+    def _rounding(self, text: str) -> list[str]:
+        """Interpreted kernels that have floats of 8 bits round them as devices do."""
+        if self._on_device or not self.kernels or "float8" not in text:
+            return []
+        return [
+            "# Triton's own interpreter halves some numbers where it rounds to FP8.",
+            "round_small_floats()",
+        ]
 
     def _name_what_is_reached(self) -> None:
         """Regions that the check names, and those reached through views of the whole arena."""

@@ -49,6 +49,16 @@ def test_pages_on_a_device_are_as_large_as_those_of_servers() -> None:
     assert {config.page_size for config in drawn("sglang-fa4", "cuda")} == {128}
 
 
+def test_kv_in_fp8_on_a_device_is_that_of_kernels_whose_rounding_is_known() -> None:
+    on_both = {
+        name
+        for name in ("sglang-fa3", "sglang-triton", "sglang-flashinfer", "sglang-minimax",
+                     "sglang-dflash-draft-fa3", "sglang-trtllm-mha", "vllm-flashinfer")
+        if "float8_e4m3fn" in {config.kv_dtype for config in drawn(name, "cuda", 60)}
+    }  # fmt: skip
+    assert on_both == {"sglang-fa3", "sglang-triton", "sglang-flashinfer"}
+
+
 def test_latent_rows_on_a_device_are_those_of_models() -> None:
     widths = {(each.head_dim, each.v_head_dim) for each in drawn("sglang-triton-mla", "cuda")}
     assert widths and widths <= {(576, 512), (288, 256)}

@@ -180,21 +180,26 @@ def test_what_a_device_tells_where_a_replay_is_waited_for_is_the_engines(
     assert Blame(target.Target()).side(error) == "engine"
 
 
+FAULT = "CUDA error: an illegal memory access was encountered"
+
+
 @pytest.mark.parametrize(
-    ("said", "whose"),
+    ("said", "stage", "raises"),
     [
-        ("CUDA error: an illegal memory access was encountered", "engine"),
-        ("HIP error: unspecified launch failure", "engine"),
-        ("CUDA error: invalid argument", "harness"),
+        (FAULT, "prepare", SessionFailed),
+        ("HIP error: unspecified launch failure", "replay", SessionFailed),
+        (FAULT, "check", HarnessFailed),
+        ("CUDA error: invalid argument", "replay", HarnessFailed),
     ],
 )
-def test_a_kernel_that_failed_on_a_device_is_the_engines_wherever_that_shows(
-    target: Any, monkeypatch: pytest.MonkeyPatch, said: str, whose: str
+def test_a_kernel_that_failed_on_a_device_is_the_engines_until_a_run_was_waited_for(
+    target: Any, monkeypatch: pytest.MonkeyPatch, said: str, stage: str, raises: type[Exception]
 ) -> None:
     """A device tells of it at the next call, which may be one of the harness' own."""
     source = "def reads(said):\n    raise RuntimeError(said)\n"
     harness = made(monkeypatch, "fuzzgraph.memory.made_up", source)
-    assert side(target, lambda: harness.reads(said)) == whose
+    with pytest.raises(raises), Border(target.Target()).crossing(stage):
+        harness.reads(said)
 
 
 def test_what_stands_in_for_a_device_passes_on_what_torch_raises(engine: Any, target: Any) -> None:

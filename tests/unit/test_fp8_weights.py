@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from msgspec.structs import replace
 
 from fuzzgraph.case import EngineConfig
-from fuzzgraph.fp8_weights import FLASH_ATTENTION_3, TRITON, Fp8Weights
+from fuzzgraph.fp8_weights import FLASH_ATTENTION_3, TRITON, TRITON_DECODES, Fp8Weights
 from fuzzgraph.observation import Observation, StepRecord
 from fuzzgraph.oracles.reference import off_truth, too_far_apart
 from fuzzgraph.ports import fp8_weights_of
@@ -158,6 +159,31 @@ class _Kernels:
 
 class _OwnKernels(_Kernels):
     fp8_weights = TRITON
+
+
+class _Decodes(_Kernels):
+    fp8_weights = TRITON_DECODES
+
+
+def test_decodes_of_one_query_head_for_each_of_keys_round_no_weights() -> None:
+    told = [
+        fp8_weights_of(_Decodes(), config, torch.device("cpu"))  # type: ignore[arg-type]
+        for config in (_config(32), replace(_config(32), num_q_heads=4, num_kv_heads=2))
+    ]
+    assert told == [None, TRITON_DECODES]
+
+
+def test_keys_that_a_row_does_not_see_add_nothing_to_what_it_is_allowed() -> None:
+    """Their places are those of a longer row, and what lies there may be of any size."""
+    there = FLASH_ATTENTION_3.on(torch.device("cuda"))
+    assert there is not None
+    weights, values = torch.tensor([[0.75, 0.25]]).double(), torch.tensor([[1.0], [-2.0]]).double()
+    alone = there.errors(weights, values)
+    beside = there.errors(
+        torch.cat((weights, torch.zeros(1, 4000)), -1),
+        torch.cat((values, torch.full((4000, 1), 9.0))),
+    )
+    assert torch.equal(alone, beside)
 
 
 def test_models_of_kernels_round_no_weights_and_kernels_do_wherever_they_run() -> None:

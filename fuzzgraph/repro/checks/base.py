@@ -149,15 +149,15 @@ def _rounding_lines(
 ) -> list[str]:
     """What the model itself rounds, and what `errors` of weights in FP8 come to in so many results
     of the engine; none where it rounds nothing."""
-    if errors is None and not rounding.relative and not rounding.absolute:
+    rounds = bool(rounding.relative or rounding.absolute)
+    if errors is None and not rounds:
         return []
-    lines = [
-        "# what is rounded to FP8 there: by a part of a value, or a small step",
-        f"relative, absolute = {rounding.relative!r}, {rounding.absolute!r}",
-    ]
+    lines = [f"relative, absolute = {rounding.relative!r}, {rounding.absolute!r}"]
+    if rounds:
+        lines.insert(0, "# what the model itself rounds: a part of a value, or a small step")
     if errors is not None:
         lines += [
-            "# and how far weights in FP8 may take each element",
+            "# how far weights in FP8 may take each element",
             f"errors = {tensor_text(results * (1 + rounding.relative) * errors)}",
             "absolute = absolute + errors[: len(got)]",
         ]

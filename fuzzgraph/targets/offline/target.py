@@ -48,6 +48,8 @@ class ReleasedTarget:
     """Rules of handing over that the engine need not follow, each with its source."""
     fp8_weights: Fp8Weights | None = None
     """How its kernels round softmax's weights to FP8, where keys and values are FP8."""
+    widens_fp8 = False
+    """Whether its kernels bring these to the model's dtype instead, before they multiply."""
     not_on_device = ""
     """Why it cannot be judged on a GPU; '' if it can."""
     any_page_size = False
@@ -69,12 +71,15 @@ class ReleasedTarget:
         dtypes = ("float16",) if can.recurrent_state else ("bfloat16", "float16")
         served = {} if "prefill" in can.modes else _SERVED
         page = (_SERVED_PAGE,) if self.any_page_size else ()
+        # Of other compiled kernels nobody has worked out what they round to FP8.
+        known = self.widens_fp8 or self.fp8_weights is not None
         return can.replace(
             dtypes=dtypes,
             head_dims=heads,
             max_head_dim=heads[-1][0],
             rare_head_dims=_NO_HEADS,
             page_sizes=tuple(dict.fromkeys((*can.page_sizes, *page))),
+            kv_dtypes=tuple(name for name in can.kv_dtypes if name == "auto" or known),
             **{name: max(most, getattr(can, name)) for name, most in served.items()},
         )
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fuzzgraph.case import Case, EngineConfig, Mode
+from fuzzgraph.case import Case, EngineConfig, Mode, save_case
 from fuzzgraph.targets import open_target
 from tests.targets.sglang.released import Workers, decode_case
 from tests.targets.sglang.test_backends import case_for, seen
 from tests.targets.sglang.test_prefill import prefill_case
 
+ROOT = Path(__file__).resolve().parents[3]
 released = [pytest.mark.sglang, pytest.mark.slow]
 
 FP8 = {"kv_dtype": "float8_e4m3fn", "dtype": "bfloat16"}
@@ -120,6 +124,26 @@ class TestReleases:
         case = decode_case((5, 66, 7), **ON_TRITON)
         found = seen(workers, "0.5.23", case, f"tests.targets.sglang.fp8_mutants:{mutant}")
         assert ("reference", "attention") in found
+
+    def test_a_script_rounds_to_fp8_as_it_was_judged(self, tmp_path: Path) -> None:
+        """Triton's own interpreter does not, so that a mended script would go on to accuse."""
+        case = decode_case(
+            (5, 66, 7, 150), **ON_TRITON, num_q_heads=4, num_kv_heads=2, head_dim=16, v_head_dim=16
+        )
+        save_case(case, tmp_path / "case.json")
+        planted = "tests.targets.sglang.fp8_mutants:values_of_triton_as_they_are_stored"
+        words = ["export", str(tmp_path / "case.json"), "--as", "script", "--target", planted]
+        python = [sys.executable, "-m", "fuzzgraph", *words, "--release", "0.5.23"]
+        text = subprocess.run(python, capture_output=True, text=True, cwd=ROOT).stdout
+        scale = "        1.0,\n"
+        assert text.count(scale) == 1 and "import fuzzgraph" not in text
+        told = []
+        for name, source in (("broken.py", text), ("mended.py", text.replace(scale, "0.25,\n"))):
+            (tmp_path / name).write_text(source)
+            done = subprocess.run([sys.executable, tmp_path / name], capture_output=True, text=True)
+            told.append((done.returncode, done.stdout.splitlines()[-1]))
+        assert told[0][0] == 1 and "against float64 attention" in told[0][1]
+        assert told[1] == (0, "Not reproduced.")
 
     @pytest.mark.parametrize("version", ["0.5.9", "0.5.23"])
     def test_branches_find_a_scale_for_each_request_where_the_kernel_takes_one_for_each_token(

@@ -168,6 +168,8 @@ class AttentionBackend:
     """What else it has of the dimensions: a field of `Capabilities`, its value."""
     fp8_weights: Fp8Weights | None = None
     """How its kernels round softmax's weights to FP8, where keys and values are FP8."""
+    widens_fp8: bool = False
+    """Whether its kernels bring these to the model's dtype instead, before they multiply."""
     on_device: tuple[tuple[str, Any], ...] = ()
     """What it has of them on a GPU, where its kernels are compiled, beyond other targets."""
     arguments: tuple[tuple[str, Any], ...] = ()
@@ -279,7 +281,7 @@ class BackendTarget(SglangTarget):
         )
         self.outputs_judged = {} if missing else {mode: ""}
         self.also_stood_in_for = backend.stood_in_for
-        self.fp8_weights = backend.fp8_weights
+        self.fp8_weights, self.widens_fp8 = backend.fp8_weights, backend.widens_fp8
         has: dict[str, Any] = dict(
             modes=(mode, "idle"),
             page_sizes=backend.page_sizes,

@@ -129,6 +129,7 @@ FLASHINFER = AttentionBackend(
     held=held_wrappers,
     read=_WINDOWED.buffers,
     more=(("kv_dtypes", ("auto", "float8_e4m3fn")),),
+    widens_fp8=True,
     on_device=(
         ("dtypes", ("bfloat16",)),
         ("head_dims", ((64, 64), (128, 128), (256, 256))),

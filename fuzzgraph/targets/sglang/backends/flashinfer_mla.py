@@ -35,6 +35,7 @@ FLASHINFER_MLA = AttentionBackend(
     beside=("fa3", "triton"),
     refuses=_refuses,
     more=(("kv_dtypes", ("auto", "float8_e4m3fn")), ("unit_kv_scales", True)),
+    widens_fp8=True,
 )
 
 target = FLASHINFER_MLA.target

@@ -181,6 +181,9 @@ def _beside_sparse(dense: AttentionBackend, modelled: str) -> AttentionBackend:
         model=SelectedBlocksModel,
         beside=(),
         more=(*SPARSE_SIZES.items(), *SPARSE_FP8.items()),
+        # Worked out for the first layer alone, and here the other one is of this backend.
+        fp8_weights=None,
+        widens_fp8=False,
         on_device=(),
     )
 

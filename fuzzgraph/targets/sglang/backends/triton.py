@@ -123,7 +123,8 @@ class TritonTarget(SglangTarget):
         latent = " over latent rows" if attention == "mla" else ""
         self.about = f"Triton attention{latent}, {mode} graphs"
         self.outputs_judged = {mode: ""}
-        self.fp8_weights = fp8_weights.TRITON
+        grouped = mode == "decode"
+        self.fp8_weights = fp8_weights.TRITON_DECODES if grouped else fp8_weights.TRITON
         self.capabilities = Capabilities(
             modes=(mode, "idle"),
             page_sizes=(1, 4, 16),

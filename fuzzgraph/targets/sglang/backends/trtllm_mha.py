@@ -152,7 +152,6 @@ TRTLLM_MHA = AttentionBackend(
     unified=True,
     adapt=_adapt,
     chosen=_fp4_arguments,
-    on_device=(("kv_dtypes", ("auto", "float8_e4m3fn")),),  # nothing has run it in FP4 there
     more=(*FP8_KV, _KV_DTYPES, ("trtllm_kernels", ("trtllm_gen", "xqa"))),
     beside=("fa3", "flashinfer", "triton"),
 )
