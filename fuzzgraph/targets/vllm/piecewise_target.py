@@ -87,7 +87,9 @@ class _V2Breakable(_Breakable):
 
 
 class TritonPiecewiseTarget(_InPieces, TritonTarget):
-    """With `--attention-backend TRITON_ATTN`."""
+    """With `--attention-backend TRITON_ATTN`; not with KV in FP8, see FlashAttention's."""
+
+    more = MappingProxyType({})
 
 
 class TritonBreakableTarget(_Breakable, TritonTarget):

@@ -9,7 +9,7 @@ from typing import Any
 from fuzzgraph.capabilities import Capabilities
 from fuzzgraph.case import LONGEST_CONTEXT, EngineConfig, Mode
 from fuzzgraph.errors import AdapterUnavailable
-from fuzzgraph.fp8_weights import FLASH_ATTENTION_3
+from fuzzgraph.fp8_weights import FLASH_ATTENTION_3, TRITON
 from fuzzgraph.handover import Excuse
 from fuzzgraph.kernel_models import flash_mla
 from fuzzgraph.ports import GraphEngine
@@ -176,6 +176,8 @@ class TritonTarget(VllmTarget):
     """`--attention-backend TRITON_ATTN`, with its kernels."""
 
     kernels = "Triton attention"
+    more: Mapping[str, Any] = MappingProxyType({"kv_dtypes": _FP8_KV["kv_dtypes"]})
+    fp8_weights = TRITON
     module = "vllm.v1.attention.backends.triton_attn"
     backend = "TritonAttentionBackend"
 

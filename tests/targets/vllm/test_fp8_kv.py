@@ -22,7 +22,7 @@ def fp8(*steps: Any, **settings: Any) -> Case:
 def test_graphs_in_pieces_are_not_driven_with_kv_in_fp8() -> None:
     """The compiler would compile what quantises queries, for a device that is not there."""
     config = EngineConfig(modes=("prefill",), page_size=16, capture_tokens=(4,), **FP8)  # type: ignore[arg-type]
-    for name in ("vllm-fa-piecewise", "vllm-fa-full-piecewise"):
+    for name in ("vllm-fa-piecewise", "vllm-fa-full-piecewise", "vllm-triton-piecewise"):
         assert "is not driven" in (open_target(name).unsupported(config) or "")
     assert open_target("vllm-fa-mixed").unsupported(config) is None
 
@@ -39,6 +39,25 @@ class TestReleases:
         self, vllm: Workers, target: str
     ) -> None:
         assert vllm.findings(NEWEST, fp8(*MOVED, swa_window=6), target) == ()
+
+    @pytest.mark.parametrize(
+        ("version", "says"),
+        [("0.17.1", {"attention"}), ("0.20.2", {"attention"}), ("0.25.1", set()), (NEWEST, set())],
+    )
+    def test_triton_attention_applies_scales_beside_queries_in_fp8_from_0_25_on(
+        self, vllm: Workers, version: str, says: set[str]
+    ) -> None:
+        """vLLM PR 42080."""
+        case = decodes(*MOVED, kv_dtype="float8_e4m3fn", dtype="float16", num_q_heads=4)
+        found = vllm.findings(version, case, "vllm-triton")
+        assert {one.buffer for one in found if one.oracle == "reference"} == says
+
+    @pytest.mark.parametrize("target", ["vllm-triton-mixed", "vllm-v2-triton"])
+    def test_triton_attention_is_held_to_weights_in_fp8(self, vllm: Workers, target: str) -> None:
+        settings = {"kv_dtype": "float8_e4m3fn", "dtype": "float16", "num_q_heads": 4}
+        mixed = target.endswith("mixed")
+        case = mixes(*IN_PARTS, **settings) if mixed else decodes(*MOVED, **settings)
+        assert vllm.findings(NEWEST, case, target) == ()
 
     def test_prompts_in_parts_are_stored_and_read_by_their_scales(self, vllm: Workers) -> None:
         assert vllm.findings(NEWEST, mixes(*IN_PARTS, **FP8), "vllm-fa-mixed") == ()
