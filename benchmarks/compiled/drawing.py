@@ -59,16 +59,19 @@ class Drawn:
     """What is drawn of a target on a device."""
 
     shapes: tuple[str, ...]
-    """Widths of heads, e.g. "16x16"; () for any."""
+    """Widths of heads, e.g. "16x16"; () for any up to `widest`."""
     dtypes: tuple[str, ...]
     refused: str
     """Why the target is not driven there; "" if it is."""
+    widest: int
+    """Columns of a head."""
 
     def has(self, shape: str, floats: str) -> bool:
         """Whether a case there may launch a kernel with such heads and pointers to such floats."""
         of_bfloat16 = "bf16" in floats.split()
         dtypes = of_bfloat16 <= ("bfloat16" in self.dtypes)
-        return not self.refused and dtypes and (not self.shapes or shape in self.shapes)
+        any_width = not self.shapes and max(map(int, shape.split("x"))) <= self.widest
+        return not self.refused and dtypes and (any_width or shape in self.shapes)
 
 
 def use_device_dtypes(target: Target, profile: Profile = CI) -> Drawn:
@@ -87,7 +90,8 @@ def use_device_dtypes(target: Target, profile: Profile = CI) -> Drawn:
         any_heads = () if profile.served else ("head_dims", "max_head_dim")
         heads = {name: getattr(here, name) for name in any_heads}
         engine.capabilities = there.replace(dtypes=interpreted, **heads)
-    return Drawn(tuple(map(_name, there.built_heads)), there.dtypes, refused)
+    shapes = tuple(map(_name, there.built_heads))
+    return Drawn(shapes, there.dtypes, refused, there.max_head_dim)
 
 
 def _name(dims: tuple[int, int]) -> str:
