@@ -34,7 +34,7 @@ class Fp8Weights:
     """Whether what computes on a CPU rounds them too: the kernel itself does, a model does not."""
     of_groups: bool = False
     """Whether decodes with a query head for each of keys have no product of tiles, and so round
-    nothing."""
+    nothing; on AMD's GPUs they may have."""
     sums: float = 0.0
     """What a sum of weighted values loses with each key, as a part of the largest value."""
 
@@ -76,7 +76,8 @@ TRITON = Fp8Weights(least=_SMALLEST_STEP / 2, on_cpu=True)
 
 Source: sglang 0.5.23 decode_attention.py and extend_attention.py, `p.to(v.dtype)`."""
 TRITON_DECODES = replace(TRITON, of_groups=True)
-"""Source: sglang 0.5.23 decode_attention.py, _fwd_kernel_stage1, `p[:, None] * v`."""
+"""Source: sglang 0.5.23 decode_attention.py, _fwd_kernel_stage1, `p[:, None] * v`; with ROCm
+_lean_attention_decode_kernel takes such decodes too."""
 FLASH_ATTENTION_3 = Fp8Weights(least=_SMALLEST_STEP / 2 / 2.0**8, on_cpu=False)
 """The largest is 2**8.
 

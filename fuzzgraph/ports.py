@@ -446,7 +446,8 @@ def fp8_weights_of(target: Target, config: EngineConfig, device: torch.device) -
     declared: Fp8Weights | None = getattr(unwrapped(target), "fp8_weights", None)
     if declared is None or not config.kv_dtype.startswith("float8"):
         return None
-    if declared.of_groups and config.num_q_heads == config.num_kv_heads:
+    amd = config.platform == "rocm" or torch.version.hip is not None
+    if declared.of_groups and config.num_q_heads == config.num_kv_heads and not amd:
         return None
     return declared.on(device)
 
