@@ -33,8 +33,8 @@ class Fp8Weights:
     on_cpu: bool
     """Whether what computes on a CPU rounds them too: the kernel itself does, a model does not."""
     of_groups: bool = False
-    """Whether decodes with a query head for each of keys have no product of tiles, and so round
-    nothing; on AMD's GPUs they may have."""
+    """Whether tiles are multiplied for query heads alone that share a KV head: decodes with as many
+    of both round nothing then, except on AMD's GPUs."""
     sums: float = 0.0
     """What a sum of weighted values loses with each key, as a part of the largest value."""
 

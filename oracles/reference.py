@@ -10,7 +10,7 @@ import torch
 from fuzzgraph.finding import Clause, Finding, Stage
 from fuzzgraph.observation import Observation, RunKind, StepRecord
 from fuzzgraph.oracles.claims import claim, mismatch, wrong_writes
-from fuzzgraph.reference import RECURRENCES, Rounding, of_first, output_spec, rounding_of
+from fuzzgraph.reference import RECURRENCES, of_first, output_spec, rounding_of
 from fuzzgraph.row_mixing import coarseness
 from fuzzgraph.rules.comparison import Difference, beyond_tolerance, wrong_form
 from fuzzgraph.rules.writes import wrong_rows_text
@@ -101,42 +101,33 @@ class Reference:
 def off_truth(step: StepRecord, name: str, got: torch.Tensor) -> Difference | None:
     """Where the live rows of an output with a reference are beyond the yardstick."""
     want = step.expected[name]
-    rounding = rounding_of(name, step.config)
-    return _beyond(step, name, got[: len(want)], want, rounding, step.value_bound)
+    return _beyond(step, name, got[: len(want)], want, results=1)
 
 
 def too_far_apart(
     step: StepRecord, name: str, got: torch.Tensor, want: torch.Tensor
 ) -> Difference | None:
     """Where live rows of two results of the engine are farther apart than each may be off."""
-    rounding = rounding_of(name, step.config).of_both()
-    return _beyond(step, name, got, want.double(), rounding, 2 * step.value_bound, results=2)
+    return _beyond(step, name, got, want.double(), results=2)
 
 
 def _beyond(
-    step: StepRecord,
-    name: str,
-    got: torch.Tensor,
-    want: torch.Tensor,
-    rounding: Rounding,
-    bound: float,
-    results: int = 1,
+    step: StepRecord, name: str, got: torch.Tensor, want: torch.Tensor, *, results: int
 ) -> Difference | None:
     """The worst place beyond the yardstick, and beyond what weights in FP8 explain.
 
     Args:
         results: how many of the two are the engine's.
     """
-    plain = partial(step.plain_error, name)
-    worst = beyond_tolerance(
-        got, want, plain, bound, rounding.dtype, rounding.relative, rounding.absolute
-    )
+    rounding = rounding_of(name, step.config)
+    if results == 2:
+        rounding = rounding.of_both()
+    bound, plain = results * step.value_bound, partial(step.plain_error, name)
+    beyond = partial(beyond_tolerance, got, want, plain, bound, rounding.dtype, rounding.relative)
+    worst = beyond(rounding.absolute)
     if worst is None or (errors := step.weight_errors().get(name)) is None:
         return worst
-    rounding = rounding.behind(results * errors[: len(got)])
-    return beyond_tolerance(
-        got, want, plain, bound, rounding.dtype, rounding.relative, rounding.absolute
-    )
+    return beyond(rounding.behind(results * errors[: len(got)]).absolute)
 
 
 def may_follow_padding(step: StepRecord, name: str, seen: Observation) -> bool:

@@ -8,8 +8,8 @@ copies between pinned memory and the device run as late as they may: on a CPU by
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 
@@ -135,8 +135,7 @@ class Ahead:
             SessionFailed: the engine fails on what it reads.
         """
         opened = self._opened
-        drop_handed(opened.session)
-        opened.restore(before)
+        self._go_back(before)
         arrivals = Arrivals(lines)
         late = late_arrivals(opened.memory, arrivals)
         try:
@@ -152,25 +151,26 @@ class Ahead:
     def _run_held(self, step: StepRecord, following: Batch | None, before: Snapshot) -> None:
         """On a device: while it is held."""
         given = PinnedCopies()
-        lead = ExitStack()
-        self._opened.wait()
-        lead.enter_context(self._opened.graphs.held())
-        lead.enter_context(given)
-        seen = self._led(step.batch, following, lead)
+        seen = self._led(step.batch, following, self._lead(given))
         self.late_copies.update([*given.to_device, *given.to_host])
         replay = step.runs["replay"]
         if not same(seen, replay):
             # The same without a lead: what differs there too is no matter of when a copy runs.
-            drop_handed(self._opened.session)
-            self._opened.restore(before)
+            self._go_back(before)
             if same(self._led(step.batch, following), replay):
                 step.rewritten = tuple(dict.fromkeys(given.to_device))
                 step.unarrived = tuple(dict.fromkeys(given.to_host))
                 step.runs["ahead"] = seen
             else:
                 self.unrepeatable += 1
-        # The session at this step again: memory of the host may be at the next one.
-        self._agrees_with_itself(step, before)
+        # Memory of the host may be at the next step.
+        self._again(step, before)
+
+    @contextmanager
+    def _lead(self, given: PinnedCopies) -> Iterator[None]:
+        """Inside, a device begins late, and copies from and to pinned memory are noted."""
+        with self._opened.graphs.held(), given:
+            yield
 
     def _led(
         self,
@@ -190,6 +190,7 @@ class Ahead:
         try:
             # Nobody looks at what is handed over in this run; to read it would end the lead.
             with opened.memory.over_lanes(), opened.taking_down_later():
+                opened.wait()
                 with lead or nullcontext():
                     session.prepare_replay(batch)
                     stage = "replay"
@@ -249,11 +250,19 @@ class Ahead:
                 self._opened.session.prepare_replay(following)
 
     def _agrees_with_itself(self, step: StepRecord, before: Snapshot) -> bool:
-        """Whether the step, run once more without a lead, gives the same; the session is then at
-        this step again, and not at the next one."""
+        """Whether the step, run once more without a lead, gives the same."""
+        return same(self._again(step, before), step.runs["replay"])
+
+    def _again(self, step: StepRecord, before: Snapshot) -> Observation:
+        """The step once more without a lead; the session is then at this step again, and not at the
+        next one."""
+        self._go_back(before)
+        return self._execute(step.batch, "again")
+
+    def _go_back(self, before: Snapshot) -> None:
+        """To before the step, as if no next one had been prepared."""
         drop_handed(self._opened.session)
         self._opened.restore(before)
-        return same(self._execute(step.batch, "again"), step.runs["replay"])
 
     def _late(
         self,

@@ -15,8 +15,8 @@ import numpy.typing as npt
 import triton.language as tl
 from triton.runtime.interpreter import InterpreterBuilder, InterpreterOptions
 
+from fuzzgraph.lanes.bfloat16_bits import narrowed, widened
 from fuzzgraph.lanes.blocks import BlockPointer, Descriptor
-from fuzzgraph.lanes.brain_floats import narrowed, widened
 from fuzzgraph.lanes.device_library import TESTS, computed
 from fuzzgraph.lanes.handles import Handle, Tag, pointed, tag_of
 from fuzzgraph.lanes.memory import LaneMemory

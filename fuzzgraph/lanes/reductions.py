@@ -22,7 +22,8 @@ import numpy.typing as npt
 import triton.language as tl
 from triton.runtime.interpreter import ReduceOps, ScanOps
 
-from fuzzgraph.lanes.brain_floats import narrowed, widened, with_scalar
+from fuzzgraph.lanes.bfloat16_bits import narrowed, widened
+from fuzzgraph.lanes.brain_floats import with_scalar
 from fuzzgraph.lanes.compat import POSITION_OF_EXTREME, flipped
 from fuzzgraph.lanes.divergence import Divergence, NotVectorizable
 from fuzzgraph.lanes.handles import Handle

@@ -16,6 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from fuzzgraph.lanes.bfloat16_bits import narrowed, widened
+
 __all__ = ["as_floats", "as_operand", "as_small", "is_small", "round_small_floats"]
 
 Array = npt.NDArray[Any]
@@ -93,17 +95,13 @@ def _as_float32(data: Array, kind: Any) -> Array:
     """Numbers of a float type; those of float64 rounded."""
     if is_small(kind):
         return as_floats(data, kind)
-    if kind.name == "bf16":  # its bits, as uint16
-        wide: Array = (data.astype(np.uint32) << np.uint32(16)).view(np.float32)
-        return wide
-    return data.astype(np.float32)
+    return widened(data) if kind.name == "bf16" else data.astype(np.float32)
 
 
 def _as_bits(values: Array, kind: Any) -> Array:
     """float32 as the interpreter holds numbers of a wider type than 8 bits."""
     if kind.name == "bf16":
-        found: Array = torch.from_numpy(values).bfloat16().view(torch.int16).numpy()
-        return found.view(np.uint16)
+        return narrowed(values)
     return values.astype(f"float{kind.primitive_bitwidth}")
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from fuzzgraph import accesses, kernel_models
 from fuzzgraph.kernel_models.launch import ModelKernel
-from fuzzgraph.lanes import small_floats
+from fuzzgraph.lanes import bfloat16_bits, small_floats
 from fuzzgraph.repro import script_graphs, script_kernels, script_memory
 from fuzzgraph.rules import comparison, handover, metadata, writes
 from fuzzgraph.text import numbers
@@ -35,6 +35,7 @@ _RULES = (
     script_graphs,
     script_kernels,
     accesses,
+    bfloat16_bits,
     small_floats,
 )
 

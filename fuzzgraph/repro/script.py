@@ -138,8 +138,9 @@ class _Script:
         main = self._main(worlds.idle)
         memory = self._memory()
         steps = [*laid, *functions]
-        rounding = self._rounding("\n".join([*memory, *steps]))
-        helpers = Embedded(embeddable_in("\n".join([*memory, *steps, *rounding])))
+        text = "\n".join([*memory, *steps])
+        rounding = self._rounding(text)
+        helpers = Embedded(embeddable_in("\n".join([text, *rounding])))
         rules = Embedded(embeddable_in("\n".join(main)), beside=helpers)
         parts = [
             self._docstring(helpers.imports | rules.imports),

@@ -24,7 +24,7 @@ def _half_of_the_memory() -> int:
 
 
 _COMPILING: tuple[Stage, ...] = ("warmup", "capture", "eager")
-COMPILING_SECONDS = 600.0
+_COMPILING_SECONDS = 600.0
 """For such a stage on a device."""
 
 
@@ -59,9 +59,9 @@ class Limits:
         usual = cls()
         if device == "cpu":
             return usual
-        compiles = dict.fromkeys(_COMPILING, COMPILING_SECONDS)
+        compiles = dict.fromkeys(_COMPILING, _COMPILING_SECONDS)
         stages = {**usual.stage_seconds, **compiles}
-        return cls(case_seconds=2 * COMPILING_SECONDS, stage_seconds=stages)
+        return cls(case_seconds=2 * _COMPILING_SECONDS, stage_seconds=stages)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import torch
 import triton
 
 from fuzzgraph.lanes import lanes
-from fuzzgraph.lanes.brain_floats import narrowed
+from fuzzgraph.lanes.bfloat16_bits import narrowed
 from tests.lanes.kernels import planted, servers
 
 

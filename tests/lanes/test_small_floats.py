@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -10,7 +12,6 @@ import triton.language as tl
 from fuzzgraph.lanes import lanes
 from fuzzgraph.lanes.small_floats import as_floats, as_small
 from tests.lanes.kernels import small_floats
-from tests.lanes.kernels.launch import Launch
 from tests.lanes.test_same_bytes import drawn
 
 KINDS = [
@@ -59,33 +60,33 @@ def test_a_number_becomes_the_nearest_the_even_one_or_the_largest(
     assert as_floats(as_small(np.array([given], np.float32), kind), kind).tolist() == [stored]
 
 
-def over_lanes(launch: Launch) -> None:
-    with lanes() as report:
-        launch.run()
-    assert not report.fallbacks and report.runs
+def over_lanes(kernel: str, seed: int, times: int) -> tuple[Any, ...]:
+    """The arguments of a launch as its last run leaves them, of so many on copies."""
+    first = drawn(kernel, small_floats.DRAWS[kernel], seed)
+    for _ in range(times):
+        launch = first.copy()
+        with lanes() as report:
+            launch.run()
+        assert not report.fallbacks and report.runs
+    return launch.args
 
 
-@pytest.mark.parametrize("times", [1, 4], ids=["first", "played back"])
+each_way = pytest.mark.parametrize("times", [1, 4], ids=["first", "played back"])
+
+
+@each_way
 def test_a_kernel_that_stores_fp8_leaves_what_torch_makes_of_the_numbers(times: int) -> None:
     for seed in range(40):
-        first = drawn("small_floats", small_floats.DRAWS["small_floats"], seed)
-        for _ in range(times):
-            launch = first.copy()
-            over_lanes(launch)
-        given, small, back, _ = launch.args
+        given, small, back, _ = over_lanes("small_floats", seed, times)
         most = torch.finfo(small.dtype).max
         want = given.float().clamp(-most, most).to(small.dtype)
         assert torch.equal(small.view(torch.uint8), want.view(torch.uint8)), seed
         np.testing.assert_allclose(back.float(), want.float(), rtol=2**-8)
 
 
-@pytest.mark.parametrize("times", [1, 4], ids=["first", "played back"])
+@each_way
 def test_weights_in_fp8_are_the_nearest(times: int) -> None:
     for seed in range(10):
-        first = drawn("weighted", small_floats.DRAWS["weighted"], seed)
-        for _ in range(times):
-            launch = first.copy()
-            over_lanes(launch)
-        weights, values, out = launch.args
+        weights, values, out = over_lanes("weighted", seed, times)
         want = weights.to(values.dtype).double() @ values.double()
         np.testing.assert_allclose(out, want, rtol=1e-4, atol=1e-4)

@@ -1,4 +1,4 @@
-"""FlashAttention 3 over FP8: its weights are rounded too, and outputs are held to that."""
+"""Kernels over FP8 that round weights as well: outputs are held to what that can come to."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fuzzgraph.lanes.brain_floats import narrowed, widened
+from fuzzgraph.lanes.bfloat16_bits import narrowed, widened
 from fuzzgraph.lanes.builder import most_bytes
 from fuzzgraph.lanes.checked import is_converted, pointed_bytes
 from fuzzgraph.lanes.operands import Constant, Ref

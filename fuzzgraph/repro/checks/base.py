@@ -125,8 +125,7 @@ class ScriptCheck:
             both: whether `want` is a result of the engine as well.
         """
         name = self.finding.buffer
-        bound = step.value_bound
-        rounding = reference.rounding_of(name, self.config)
+        bound, rounding = step.value_bound, reference.rounding_of(name, self.config)
         if both:
             bound, rounding = 2 * bound, rounding.of_both()
         given = ["got", want, "lambda: plain_error", "value_bound", str(rounding.dtype)]
@@ -149,19 +148,17 @@ def _rounding_lines(
 ) -> list[str]:
     """What the model itself rounds, and what `errors` of weights in FP8 come to in so many results
     of the engine; none where it rounds nothing."""
-    rounds = bool(rounding.relative or rounding.absolute)
-    if errors is None and not rounds:
+    if errors is None and not rounding.relative and not rounding.absolute:
         return []
-    lines = [f"relative, absolute = {rounding.relative!r}, {rounding.absolute!r}"]
-    if rounds:
-        lines.insert(0, "# what the model itself rounds: a part of a value, or a small step")
-    if errors is not None:
-        lines += [
-            "# how far weights in FP8 may take each element",
-            f"errors = {tensor_text(results * (1 + rounding.relative) * errors)}",
-            "absolute = absolute + errors[: len(got)]",
-        ]
-    return lines
+    if errors is None:
+        what, absolute = "a small step", repr(rounding.absolute)
+    else:
+        what, each = "so much of each", rounding.behind(results * errors).absolute
+        absolute = f"{tensor_text(each)}[: len(got)]"  # type: ignore[arg-type]
+    return [
+        f"# what rounding explains: a part of a value, and {what}",
+        f"relative, absolute = {rounding.relative!r}, {absolute}",
+    ]
 
 
 def seen_tensor(seen: Observation | None, name: str) -> torch.Tensor:

@@ -246,15 +246,20 @@ def narrow_floats(x, out, back, count, BLOCK: tl.constexpr):
     tl.store(back + places, again.to(back.dtype.element_ty), mask=inside)
 
 
-def draw_narrow_floats(random: Random) -> Launch:
-    count, block = number(random, 1, 40), pick(random, 8, 16)
-    scale = pick(random, 1.0, 1e-3, 30.0)
+def draw_narrow_floats(
+    random: Random,
+    most: int = 40,
+    scales: tuple[float, ...] = (1.0, 1e-3, 30.0),
+    to: tuple[torch.dtype, ...] = FLOATS,
+) -> Launch:
+    count, block = number(random, 1, most), pick(random, 8, 16)
+    scale = pick(random, *scales)
     return Launch(
         narrow_floats,
         (triton.cdiv(count, block),),
         (
             (floats(random, count) * scale).to(pick(random, *FLOATS)),
-            torch.zeros(count, dtype=pick(random, *FLOATS)),
+            torch.zeros(count, dtype=pick(random, *to)),
             torch.zeros(count, dtype=pick(random, *FLOATS)),
             count,
         ),

@@ -6,27 +6,15 @@ import torch
 import triton
 import triton.language as tl
 
-from tests.lanes.kernels.arithmetic import narrow_floats
-from tests.lanes.kernels.launch import FLOATS, Draw, Launch, Random, floats, number, pick
+from tests.lanes.kernels.arithmetic import draw_narrow_floats
+from tests.lanes.kernels.launch import Draw, Launch, Random, floats, number
 
 FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 
 
 def draw_small_floats(random: Random) -> Launch:
     """To FP8 and back."""
-    count, block = number(random, 1, 200), pick(random, 8, 16)
-    scale = pick(random, 1.0, 1e-2, 300.0)
-    return Launch(
-        narrow_floats,
-        (triton.cdiv(count, block),),
-        (
-            (floats(random, count) * scale).to(pick(random, *FLOATS)),
-            torch.zeros(count, dtype=pick(random, *FP8)),
-            torch.zeros(count, dtype=pick(random, *FLOATS)),
-            count,
-        ),
-        {"BLOCK": block},
-    )
+    return draw_narrow_floats(random, most=200, scales=(1.0, 1e-2, 300.0), to=FP8)
 
 
 @triton.jit

@@ -181,7 +181,7 @@ def _beside_sparse(dense: AttentionBackend, modelled: str) -> AttentionBackend:
         model=SelectedBlocksModel,
         beside=(),
         more=(*SPARSE_SIZES.items(), *SPARSE_FP8.items()),
-        # Worked out for the first layer alone, and here the other one is of this backend.
+        # What kernels round is worked out for the first layer; this backend computes the second.
         fp8_weights=None,
         widens_fp8=False,
         on_device=(),

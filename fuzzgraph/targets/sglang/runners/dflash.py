@@ -151,7 +151,7 @@ class BlockDraftTarget(BackendTarget):
         super().__init__(name, BACKENDS[backend], "target_verify")
         self.about = f"{self.backend.name}, blocks that {self.algorithm} drafts by one forward"
         self.also_stood_in_for = (*self.backend.stood_in_for, "the draft model behind attention")
-        # Nor is it worked out what stands behind attention of weights that are rounded.
+        # What layers behind attention make of rounded weights is not worked out.
         self.fp8_weights = None
         self.capabilities = self.capabilities.replace(
             modes=("target_verify",),
