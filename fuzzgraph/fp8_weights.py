@@ -11,11 +11,20 @@ from dataclasses import dataclass, replace
 
 import torch
 
-__all__ = ["FLASH_ATTENTION_3", "TRITON", "TRITON_DECODES", "Fp8Weights"]
+__all__ = [
+    "E4M3_PART",
+    "E4M3_SMALLEST_STEP",
+    "FLASH_ATTENTION_3",
+    "TRITON",
+    "TRITON_DECODES",
+    "Fp8Weights",
+]
 
-_PART = 2.0**-4
-"""Half of the last of float8_e4m3fn's three bits behind the leading one."""
-_SMALLEST_STEP = 2.0**-9
+E4M3_PART = 2.0**-4
+"""How far float8_e4m3fn takes a number, as a part of it: half of the last of three bits behind the
+leading one."""
+E4M3_SMALLEST_STEP = 2.0**-9
+"""Between its numbers below 2**-6."""
 _SUM = 2.0**-18
 """What a sum on Hopper's tensor cores loses with each key, as a part of the largest value. They
 keep 13 bits behind the leading one of 32 products and of the sum before. This is no bound, since
@@ -58,7 +67,7 @@ class Fp8Weights:
             [..., columns].
         """
         largest = weights.amax(-1, keepdim=True)
-        lost = torch.maximum(_PART * weights, torch.minimum(weights, self.least * largest))
+        lost = torch.maximum(E4M3_PART * weights, torch.minimum(weights, self.least * largest))
         return torch.matmul(lost, values.abs()) + self._cut_off(weights, values)
 
     def _cut_off(self, weights: torch.Tensor, values: torch.Tensor) -> torch.Tensor | float:
@@ -71,14 +80,14 @@ class Fp8Weights:
         return self.sums * seen.sum(-1, keepdim=True) * largest
 
 
-TRITON = Fp8Weights(least=_SMALLEST_STEP / 2, on_cpu=True)
+TRITON = Fp8Weights(least=E4M3_SMALLEST_STEP / 2, on_cpu=True)
 """Of kernels that round a weight as it is: the largest is 1.
 
 Source: sglang 0.5.23 decode_attention.py and extend_attention.py, `p.to(v.dtype)`."""
 TRITON_DECODES = replace(TRITON, of_groups=True)
 """Source: sglang 0.5.23 decode_attention.py, _fwd_kernel_stage1, `p[:, None] * v`; with ROCm
 _lean_attention_decode_kernel takes such decodes too."""
-FLASH_ATTENTION_3 = Fp8Weights(least=_SMALLEST_STEP / 2 / 2.0**8, on_cpu=False)
+FLASH_ATTENTION_3 = Fp8Weights(least=E4M3_SMALLEST_STEP / 2 / 2.0**8, on_cpu=False)
 """The largest is 2**8.
 
 Source: flash-attention 3.0.0b, hopper/softmax.h, Max_offset."""

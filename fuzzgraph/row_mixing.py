@@ -16,6 +16,7 @@ from __future__ import annotations
 import torch
 
 from fuzzgraph.case import EngineConfig
+from fuzzgraph.fp8_weights import E4M3_PART, E4M3_SMALLEST_STEP
 
 __all__ = [
     "coarseness",
@@ -29,10 +30,6 @@ __all__ = [
 
 _FP8 = torch.float8_e4m3fn
 _FP8_MAX = 448.0
-# e4m3 has three bits behind the leading one, so a normal number is off by at most 2**-4 of itself,
-# and the steps below 2**-6 are 2**-9 wide.
-_FP8_RELATIVE = 2.0**-4
-_FP8_SMALLEST_STEP = 2.0**-9
 # A tensor of zeros has no scale: kernels divide by a small number instead.
 _LEAST_SCALE = 1.0e-12
 LARGEST_VALUE = 8.0
@@ -93,7 +90,7 @@ def coarseness(name: str, config: EngineConfig) -> tuple[float, float]:
     """
     if name != "mixed" or config.row_mixing != "fp8_scale":
         return 0.0, 0.0
-    return _FP8_RELATIVE, _FP8_SMALLEST_STEP / 2 * LARGEST_VALUE / _FP8_MAX
+    return E4M3_PART, E4M3_SMALLEST_STEP / 2 * LARGEST_VALUE / _FP8_MAX
 
 
 def served(token_ids: torch.Tensor, counted: torch.Tensor | int) -> torch.Tensor:

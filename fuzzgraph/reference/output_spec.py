@@ -30,6 +30,7 @@ from fuzzgraph.draft_head import LOGITS
 from fuzzgraph.experts.adapted import ADAPTED_EXPERTS, adapted_expert_coarseness
 from fuzzgraph.experts.columns import EXPERT_WIDTH
 from fuzzgraph.experts.outputs import EXPERTS, OF_RANKS, expert_coarseness
+from fuzzgraph.fp8_weights import E4M3_PART, E4M3_SMALLEST_STEP
 from fuzzgraph.language_head import (
     HIDDEN,
     LOGITS_OF_RANKS,
@@ -74,8 +75,7 @@ _OF_TOKENS: Mapping[str, Callable[[EngineConfig], int]] = {
 }
 RECURRENCES = ("state", *_OF_TOKENS)
 """Outputs of layers with recurrent state."""
-_FP8_OUTPUT = (2.0**-4, 2.0**-10)
-"""Half of the last of three bits behind the leading one, and of the smallest step."""
+_FP8_OUTPUT = (E4M3_PART, E4M3_SMALLEST_STEP / 2)
 LAST_ATTENTION = "last_attention"
 """Attention of the last token of each request of a prompt, of which a server makes logits."""
 _WIDE = ("state", "recurrent", GROUP_KEYS)
